@@ -1,0 +1,174 @@
+"""Recipe YAML + `key=value` overrides -> a checked, fully resolved `Recipe`."""
+
+import dataclasses
+import hashlib
+import json
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from r3bench import catalog
+from r3bench.config.sections import DataSection, EvalSection, ModelSection, Recipe
+from r3bench.config.strict import build, plain
+from r3bench.config.trainer_fields import check_trainer, grpo_fields
+from r3bench.errors import ConfigError, nearest
+
+SHORTHAND = {"model": "name", "data": "name"}  # `model: embedded` means `model: {name: embedded}`
+RUN_SECTIONS = ("model", "data", "trainer", "reward", "components", "seed")  # what a run's identity depends on
+
+
+class _UniqueKeyLoader(yaml.SafeLoader):
+    """Safe YAML in which a key given twice is an error instead of a silent overwrite."""
+
+
+def _unique_mapping(loader: yaml.SafeLoader, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+    seen = set()
+    for key_node, _ in node.value:
+        key = loader.construct_object(key_node, deep=deep)  # type: ignore[no-untyped-call]
+        if key in seen:
+            raise ConfigError(f"line {key_node.start_mark.line + 1}: key '{key}' is given twice")
+        seen.add(key)
+    return dict(loader.construct_mapping(node, deep=deep))
+
+
+_UniqueKeyLoader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _unique_mapping)
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """The mapping in a YAML file (safe loader, duplicate keys refused); errors name the file and line."""
+    try:
+        value = yaml.load(path.read_text(encoding="utf-8"), Loader=_UniqueKeyLoader)  # noqa: S506, a SafeLoader
+    except OSError as error:
+        raise ConfigError(f"{path}: can't be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: not UTF-8 text ({error.reason} at byte {error.start})") from error
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        line = f" line {mark.line + 1}" if mark else ""
+        problem = getattr(error, "problem", None) or str(error).splitlines()[0]
+        raise ConfigError(f"{path}:{line} not valid YAML: {problem}") from error
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from error
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise ConfigError(f"{path}: got {type(value).__name__}, expected a mapping of sections")
+    return value
+
+
+def apply_overrides(values: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
+    """`values` with each `a.b=value` set (value read as YAML). The input is left as it is."""
+    result: dict[str, Any] = json.loads(json.dumps(values)) if values else {}
+    for override in overrides:
+        path, equals, text = override.partition("=")
+        if not equals or not path.strip():
+            raise ConfigError(f"override '{override}': expected key=value, such as trainer.learning_rate=1e-5")
+        try:
+            value = yaml.safe_load(text)
+        except yaml.YAMLError as error:
+            raise ConfigError(f"override '{override}': value is not valid YAML") from error
+        keys = path.strip().split(".")
+        node = result
+        for depth, key in enumerate(keys[:-1]):
+            child = node.get(key)
+            if child is None or child is True:
+                child = {}
+            elif isinstance(child, str) and key in SHORTHAND and depth == 0:
+                child = {SHORTHAND[key]: child}
+            elif not isinstance(child, dict):
+                raise ConfigError(f"override '{override}': '{'.'.join(keys[: depth + 1])}' is {child!r}, not a mapping")
+            node[key] = child
+            node = child
+        node[keys[-1]] = value
+    return result
+
+
+def parse_recipe(values: Mapping[str, Any], where: str) -> Recipe:
+    """A checked `Recipe` from a mapping; component settings are filled in with their defaults.
+
+    Raises:
+        ConfigError: naming `where`, the key, the value and what was expected.
+    """
+    values = dict(values)
+    for section, key in SHORTHAND.items():
+        if isinstance(values.get(section), str):
+            values[section] = {key: values[section]}
+    sections = {f.name for f in dataclasses.fields(Recipe)}
+    for key in values:
+        if key not in sections:
+            raise ConfigError(f"{where}: {key}: unknown section{nearest(str(key), sections)}")
+    values = {key: value for key, value in values.items() if value is not None or key not in sections}
+    recipe = build(Recipe, values, where)
+    recipe = dataclasses.replace(
+        recipe,
+        trainer=check_trainer(recipe.trainer, f"{where}.trainer"),
+        components=resolve_components(recipe.components, where),
+    )
+    check_components(recipe.components, recipe.trainer, 1.0, where)
+    return recipe
+
+
+def check_components(
+    components: Mapping[str, Any], trainer: Mapping[str, Any], lowest_correct: float, where: str
+) -> None:
+    """Let each component refuse settings that contradict the trainer's (`Component.check`)."""
+    full = {key: field["default"] for key, field in grpo_fields().items()} | dict(trainer)
+    for name, settings in components.items():
+        component = catalog.component(name)
+        spot = f"{where}.components.{name}"
+        component.check(build(component.Config, settings, spot), full, lowest_correct, spot)
+
+
+def resolve_components(components: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """name -> true | preset | settings, as written, to name -> complete settings; the ones switched off are left out."""
+    resolved = {}
+    for name, value in sorted(components.items()):
+        spot = f"{where}.components.{name}"
+        component = catalog.component(name, spot)
+        if value is False or value is None:
+            continue
+        if isinstance(value, str):
+            if value not in component.presets:
+                raise ConfigError(
+                    f"{spot}: got '{value}', expected true, false, settings, or a preset{nearest(value, component.presets)}"
+                )
+            value = component.presets[value]
+        resolved[name] = plain(build(component.Config, {} if value is True else value, spot))
+    return resolved
+
+
+def load_recipe(name: str, overrides: Sequence[str] = ()) -> Recipe:
+    """The recipe called `name` (or at that path) with overrides applied. See `catalog.recipe_path`."""
+    path = catalog.recipe_path(name)
+    values = apply_overrides(read_yaml(path), overrides)
+    values.setdefault("name", path.stem)
+    return parse_recipe(values, str(path))
+
+
+def resolved(recipe: Recipe) -> dict[str, Any]:
+    """The recipe as JSON-ready data, every default written out; `parse_recipe` reads it back unchanged."""
+    result = plain(recipe)
+    assert isinstance(result, dict)
+    return result
+
+
+def config_hash(recipe: Recipe) -> str:
+    """12 hex digits over what a run's outcome depends on: all sections but `eval` and `name`."""
+    values = resolved(recipe)
+    identity = json.dumps({key: values[key] for key in RUN_SECTIONS}, sort_keys=True)
+    return hashlib.sha256(identity.encode()).hexdigest()[:12]
+
+
+def run_id(recipe: Recipe) -> str:
+    """`<name>-s<seed>-<hash>`: readable, unique, a valid folder name."""
+    slug = re.sub(r"[^a-zA-Z0-9_.+-]+", "-", recipe.name).strip("-.") or "run"
+    return f"{slug[:60]}-s{recipe.seed}-{config_hash(recipe)}"
+
+
+__all__ = [
+    "DataSection", "EvalSection", "ModelSection", "Recipe", "apply_overrides", "config_hash", "load_recipe",
+    "parse_recipe", "read_yaml", "resolved", "run_id",
+]  # fmt: skip

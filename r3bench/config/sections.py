@@ -1,0 +1,115 @@
+"""The sections of a recipe, one frozen dataclass each. Defaults are the quickstart's."""
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+
+@dataclass(frozen=True)
+class LoraSection:
+    """Low-rank adapters instead of full weights (peft)."""
+
+    rank: int = 16  # rank of the update matrices
+    alpha: int = 32  # scale; the update is multiplied by alpha / rank
+    dropout: float = 0.0  # dropout on the adapter's input; anything above 0 makes the on-policy ratio noisy
+    target_modules: str | tuple[str, ...] = "all-linear"  # module names that get an adapter
+
+    def __post_init__(self) -> None:
+        if self.rank < 1:
+            raise ValueError(f"rank: got {self.rank}, expected at least 1")
+        if not 0 <= self.dropout < 1:
+            raise ValueError(f"dropout: got {self.dropout}, expected a number in [0, 1)")
+
+
+@dataclass(frozen=True)
+class ModelSection:
+    """The policy at step 0."""
+
+    name: str = "embedded"  # 'embedded', 'embedded-20', 'smollm2-135m', a local folder, or a hub id 'org/name'
+    revision: str | None = None  # hub commit or tag; pin it for anything published
+    dtype: Literal["float32", "bfloat16", "auto"] = "float32"  # dtype of the trained weights
+    lora: LoraSection | None = None  # adapters; null trains all weights
+
+
+@dataclass(frozen=True)
+class DataSection:
+    """The training questions."""
+
+    name: str = (
+        "embedded"  # 'embedded', 'embedded-20', a known set ('gsm8k', 'math', ...), a .jsonl/.parquet file, or a hub id
+    )
+    split: str = "train"  # split of a hub data set
+    revision: str | None = None  # hub commit or tag; known sets have a pinned one
+    problem: str = "problem"  # column with the question
+    answer: str = "answer"  # column with the gold answer
+    id: str | None = "id"  # column with a unique question id; null or an absent column: a hash of the problem
+    limit: int | None = None  # keep the first N rows
+    style: Literal["boxed", "r1", "plain"] = "boxed"  # instruction added to the problem, see r3bench.evals
+
+    def __post_init__(self) -> None:
+        if self.limit is not None and self.limit < 1:
+            raise ValueError(f"limit: got {self.limit}, expected at least 1 or null")
+
+
+@dataclass(frozen=True)
+class RewardSection:
+    """Correctness of the final answer, and R3's length bonus (arXiv 2601.19620, section 4.1.3)."""
+
+    timeout: float = 5.0  # seconds a single answer may take to grade; a hang costs this, counts as wrong and is logged
+    workers: int = 2  # grading processes, started only when an answer needs more than a text comparison
+    require_boxed: bool = True  # only a \boxed{} answer counts; false: the last number does as well
+    length_bonus: bool = False  # correct rows get max(0, 1 - length / length_max) on top
+    length_max: int = 32768  # L_max in tokens
+
+    def __post_init__(self) -> None:
+        if self.timeout <= 0:
+            raise ValueError(f"timeout: got {self.timeout}, expected seconds above 0")
+        if self.workers < 1:
+            raise ValueError(f"workers: got {self.workers}, expected at least 1")
+        if self.length_max < 1:
+            raise ValueError(f"length_max: got {self.length_max}, expected at least 1 token")
+
+
+@dataclass(frozen=True)
+class EvalSection:
+    """What a finished run is measured on. Not part of the run's identity: more can be added without retraining."""
+
+    tasks: tuple[str, ...] = ("embedded",)  # names in evals/ (shipped or ./evals)
+    samples: int = 4  # k, answers per question
+    temperature: float = 1.0  # sampling temperature; 0 is greedy and needs samples = 1
+    top_p: float = 1.0  # nucleus mass
+    max_tokens: int | None = None  # response cap; null: the training cap
+    limit: int | None = None  # first N questions of each task
+    batch_size: int = 64  # rows generated together
+    seed: int = 0  # seed of the draws; each (question, repeat) has its own stream
+
+    def __post_init__(self) -> None:
+        if self.samples < 1:
+            raise ValueError(f"samples: got {self.samples}, expected at least 1")
+        if self.temperature < 0:
+            raise ValueError(f"temperature: got {self.temperature}, expected 0 or above")
+        if self.temperature == 0 and self.samples > 1:
+            raise ValueError("samples: greedy decoding (temperature 0) gives the same answer each time, expected 1")
+        if not 0 < self.top_p <= 1:
+            raise ValueError(f"top_p: got {self.top_p}, expected a number in (0, 1]")
+        if self.batch_size < 1:
+            raise ValueError(f"batch_size: got {self.batch_size}, expected at least 1")
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Everything that defines a run. `trainer` holds GRPOConfig fields, `components` name -> settings."""
+
+    model: ModelSection = field(default_factory=ModelSection)  # the policy
+    data: DataSection = field(default_factory=DataSection)  # the training questions
+    trainer: dict[str, Any] = field(default_factory=dict)  # TRL GRPOConfig fields, checked by name and type
+    reward: RewardSection = field(default_factory=RewardSection)  # correctness and length bonus
+    components: dict[str, Any] = field(
+        default_factory=dict
+    )  # name -> true | preset name | settings; absent or false: off
+    eval: EvalSection = field(default_factory=EvalSection)  # measurements after training
+    seed: int = 0  # seeds data order, sampling and components
+    name: str = "run"  # readable part of the run id
+
+    def __post_init__(self) -> None:
+        if self.seed < 0:
+            raise ValueError(f"seed: got {self.seed}, expected 0 or above")

@@ -1,0 +1,113 @@
+"""Build frozen dataclasses from plain mappings; every misfit is an error that says where and what was expected."""
+
+import dataclasses
+import types
+import typing
+from collections.abc import Mapping
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin
+
+from r3bench.errors import ConfigError, nearest
+
+T = TypeVar("T")
+
+
+def describe(kind: Any) -> str:
+    """A type as a user would say it: `int | None` -> 'an integer or null'."""
+    plain = {int: "an integer", float: "a number", str: "a text", bool: "true or false", type(None): "null"}
+    if kind in plain:
+        return plain[kind]
+    origin, arguments = get_origin(kind), get_args(kind)
+    if origin is Literal:
+        return "one of " + ", ".join(str(a) for a in arguments)
+    if origin in (Union, types.UnionType):
+        return " or ".join(describe(a) for a in arguments)
+    if origin in (tuple, list):
+        return f"a list of {describe(arguments[0])}" if arguments else "a list"
+    return "a mapping"
+
+
+def convert(value: Any, kind: Any, where: str) -> Any:
+    """`value` as `kind`, or a `ConfigError` that names `where`. Integers pass as numbers, nothing else is coerced.
+
+    YAML reads `1e-6` as text; where a number is expected such text is taken as the number it spells.
+    """
+    origin, arguments = get_origin(kind), get_args(kind)
+    if kind is Any:
+        return value
+    if dataclasses.is_dataclass(kind) and isinstance(kind, type):
+        return build(kind, value, where)
+    if origin in (Union, types.UnionType):
+        return _convert_union(value, kind, arguments, where)
+    if origin is Literal:
+        if value in arguments and type(value) in {type(a) for a in arguments}:
+            return value
+        raise ConfigError(
+            f"{where}: got {value!r}, expected {describe(kind)}{nearest(str(value), map(str, arguments))}"
+        )
+    if origin is tuple and isinstance(value, list | tuple):
+        return tuple(convert(v, arguments[0], f"{where}[{i}]") for i, v in enumerate(value))
+    if (origin is dict or kind is dict) and isinstance(value, Mapping):
+        bad = [k for k in value if not isinstance(k, str)]
+        if bad:
+            raise ConfigError(f"{where}: key {bad[0]!r} is not a text")
+        return dict(value)
+    if kind is float:
+        return _convert_number(value, where)
+    if kind in (int, str, bool) and type(value) is kind:
+        return value
+    raise ConfigError(f"{where}: got {value!r}, expected {describe(kind)}")
+
+
+def _convert_number(value: Any, where: str) -> float:
+    if type(value) in (int, float):
+        return float(value)
+    if isinstance(value, str):
+        try:
+            return float(value)
+        except ValueError:
+            pass
+    raise ConfigError(f"{where}: got {value!r}, expected a number")
+
+
+def _convert_union(value: Any, kind: Any, members: tuple[Any, ...], where: str) -> Any:
+    if value is None and type(None) in members:
+        return None
+    rest = [m for m in members if m is not type(None)]
+    if len(rest) == 1:
+        return convert(value, rest[0], where)
+    for member in rest:
+        try:
+            return convert(value, member, where)
+        except ConfigError:
+            continue
+    raise ConfigError(f"{where}: got {value!r}, expected {describe(kind)}")
+
+
+def build(cls: type[T], values: Any, where: str) -> T:
+    """An instance of the dataclass `cls` from a mapping. Unknown, missing and mistyped keys are `ConfigError`s."""
+    if not isinstance(values, Mapping):
+        raise ConfigError(f"{where}: got {values!r}, expected a mapping")
+    fields = {f.name: f for f in dataclasses.fields(cls)}  # type: ignore[arg-type]
+    kinds = typing.get_type_hints(cls)
+    for key in values:
+        if key not in fields:
+            raise ConfigError(f"{where}.{key}: unknown key{nearest(str(key), fields)}")
+    for name, field in fields.items():
+        required = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+        if required and name not in values:
+            raise ConfigError(f"{where}.{name}: missing, expected {describe(kinds[name])}")
+    try:
+        return cls(**{key: convert(value, kinds[key], f"{where}.{key}") for key, value in values.items()})
+    except ValueError as error:  # a dataclass's own __post_init__ check
+        raise ConfigError(f"{where}: {error}") from error
+
+
+def plain(value: Any) -> Any:
+    """A dataclass tree as JSON-ready dicts and lists, the inverse of `build`."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {f.name: plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {key: plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    return value

@@ -1,0 +1,93 @@
+"""Reading and writing files so that a kill at any moment leaves the old content or the new, never half."""
+
+import contextlib
+import json
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from r3bench.errors import StateError
+
+
+def sync_directory(directory: Path) -> None:
+    """Make renames inside `directory` durable."""
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Yield a temporary name beside `path`; on success fsync and rename it to `path`, on error remove it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
+    os.close(descriptor)
+    temporary = Path(name)
+    try:
+        os.chmod(temporary, 0o644)
+        yield temporary
+        with open(temporary, "rb+") as file:
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+        sync_directory(path.parent)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Replace `path` with `content`, atomically and durably."""
+    with replacing(path) as temporary:
+        temporary.write_bytes(content)
+
+
+def write_text(path: Path, content: str) -> None:
+    """Replace `path` with `content` as UTF-8, atomically and durably."""
+    write_bytes(path, content.encode())
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Replace `path` with indented, key-sorted JSON. NaN is an error: results must be readable anywhere."""
+    write_text(path, json.dumps(value, indent=2, sort_keys=True, allow_nan=False) + "\n")
+
+
+def read_json(path: Path) -> Any:
+    """Parse a JSON file; a missing or torn one is a `StateError` that names it."""
+    try:
+        return json.loads(path.read_text())
+    except FileNotFoundError as error:
+        raise StateError(f"{path}: no such file") from error
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise StateError(f"{path}: not readable as JSON ({error}); the file is torn or was edited") from error
+
+
+def append_jsonl(path: Path, record: dict[str, Any]) -> None:
+    """Append one JSON line in a single write, after mending a line torn by an earlier kill."""
+    line = json.dumps(record, allow_nan=False).encode() + b"\n"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path, "ab+") as file:
+        if file.tell() > 0:
+            file.seek(-1, os.SEEK_END)
+            if file.read(1) != b"\n":
+                line = b"\n" + line
+        file.write(line)
+
+
+def read_jsonl(path: Path) -> list[dict[str, Any]]:
+    """All whole lines of a JSONL file (missing file: none); lines torn by a kill are left out."""
+    records: list[dict[str, Any]] = []
+    if not path.exists():
+        return records
+    for line in path.read_bytes().split(b"\n"):
+        if not line.strip():
+            continue
+        try:
+            record = json.loads(line)
+        except (json.JSONDecodeError, UnicodeDecodeError):
+            continue
+        if isinstance(record, dict):
+            records.append(record)
+    return records

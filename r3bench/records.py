@@ -1,0 +1,128 @@
+"""The files of a run and the record written last. Only a run with `run.json` is finished.
+
+runs/<run_id>/                      r3bench train
+runs/<study>/study.json             r3bench ablate: the resolved grid
+runs/<study>/<run_id>/              one cell with one seed
+    config.json  environment.json  metrics.jsonl  checkpoints/checkpoint-N/  model/
+    train.json                      training's part of the record
+    eval/<task>/<shard>.parquet     one row per answer, see ANSWER_COLUMNS
+    run.json                        the whole record, written last
+"""
+
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from r3bench.errors import StateError
+from r3bench.files import read_json, write_json
+
+SCHEMA = 1
+Outcome = Literal["finished", "diverged", "failed"]
+
+ANSWER_COLUMNS = {  # eval/<task>/<shard>.parquet
+    "question": "str, question id",
+    "repeat": "int, 0..k-1",
+    "seed": "int, seed of this draw",
+    "response": "str, text without special tokens",
+    "tokens": "int, response length",
+    "gold": "str",
+    "extracted": "str or null, the answer found in the response",
+    "reason": "str, why the verdict",
+    "correct": "bool",
+    "truncated": "bool, hit the cap",
+    "timed_out": "bool, grading hit its time-out and counts as wrong",
+    "grader": "str, name and version",
+}
+
+
+@dataclass(frozen=True)
+class RunPaths:
+    """Where things are inside a run directory."""
+
+    root: Path
+
+    @property
+    def config(self) -> Path:
+        return self.root / "config.json"
+
+    @property
+    def environment(self) -> Path:
+        return self.root / "environment.json"
+
+    @property
+    def metrics(self) -> Path:
+        return self.root / "metrics.jsonl"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.root / "checkpoints"
+
+    @property
+    def model(self) -> Path:
+        return self.root / "model"
+
+    @property
+    def train(self) -> Path:
+        return self.root / "train.json"
+
+    @property
+    def evaluation(self) -> Path:
+        return self.root / "eval"
+
+    @property
+    def record(self) -> Path:
+        return self.root / "run.json"
+
+    @property
+    def lock(self) -> Path:
+        return self.root / "run.lock"
+
+
+@dataclass(frozen=True)
+class TrainRecord:
+    """What training did; `train.json`."""
+
+    outcome: Outcome  # how it ended
+    reason: str | None  # the non-finite quantity or error text of a run that did not finish
+    steps: int  # optimiser steps done
+    generated_tokens: int  # completion tokens sampled in training, extra groups included
+    train_seconds: float  # wall-clock over all attempts
+    device: str  # device name
+    processes: int  # world size
+    evidence: dict[str, float] = field(default_factory=dict)  # totals of the components' counters
+    acted: dict[str, bool] = field(default_factory=dict)  # per component that was on: did it change anything
+
+
+@dataclass(frozen=True)
+class RunRecord:
+    """The whole record; `run.json`."""
+
+    run_id: str
+    name: str  # the recipe's or cell's name
+    config_hash: str
+    seed: int
+    factors: dict[str, str]  # factor -> level; empty outside a grid
+    train: TrainRecord
+    eval: dict[str, dict[str, Any]]  # task -> summary (questions, samples, avg@k, pass@k, ...)
+    commit: str | None  # git commit of the code, '+dirty' appended when changed
+    started: str  # ISO 8601, UTC
+    ended: str
+    schema: int = SCHEMA
+
+
+def write_record(record: RunRecord, paths: RunPaths) -> None:
+    """Write `run.json`; after this the run is finished."""
+    write_json(paths.record, asdict(record))
+
+
+def read_record(paths: RunPaths) -> RunRecord:
+    """The record of a finished run; `StateError` for a torn or foreign file."""
+    values = read_json(paths.record)
+    if not isinstance(values, dict) or values.get("schema") != SCHEMA:
+        raise StateError(
+            f"{paths.record}: schema {values.get('schema') if isinstance(values, dict) else None!r}, expected {SCHEMA}"
+        )
+    try:
+        return RunRecord(**{**values, "train": TrainRecord(**values["train"])})
+    except (TypeError, KeyError) as error:
+        raise StateError(f"{paths.record}: not a run record ({error})") from error

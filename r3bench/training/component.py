@@ -1,0 +1,198 @@
+"""What a component is: a few named moments of a GRPO step, on NumPy arrays.
+
+A component never sees a tensor, a process group or TRL. It sees the whole generation batch, the same on every rank, and
+must decide the same on every rank: from its arguments, its own state and `facts.rng(...)`, never a global generator.
+Importing this module loads neither torch nor TRL.
+"""
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal, Protocol
+
+import numpy as np
+
+Provenance = Literal["fresh", "replayed", "reflection", "continuation"]
+Weight = Literal["decoupled", "ppo", "shaped", "none"]
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a component may know about the trainer it runs in."""
+
+    seed: int  # the run's seed
+    num_generations: int  # G, rows per group
+    groups: int  # groups per generation batch over all ranks, before any is added
+    questions: int  # rows of the training set
+    max_completion_length: int  # cap in tokens
+    temperature: float  # sampling temperature
+    scale_rewards: str  # 'group', 'batch' or 'none', as in GRPOConfig
+    decode: Callable[[Sequence[int]], str]  # token ids -> text, special tokens left out
+    encode: Callable[[str], list[int]]  # text -> token ids, no special tokens added
+
+    def rng(self, step: int, tag: str, key: object = "") -> random.Random:
+        """A generator that depends on (seed, step, tag, key) only: equal on every rank and after a resume."""
+        return random.Random(f"{self.seed}-{step}-{tag}-{key}")
+
+
+@dataclass(frozen=True)
+class Summary:
+    """A stored trajectory without its tokens. `(question, serial)` names it."""
+
+    question: str  # question id
+    serial: int  # per-question counter, never reused; larger is newer
+    step: int  # optimiser step at which it was sampled
+    epoch: int  # epoch at which it was sampled, from 0
+    provenance: Provenance  # how its prompt was made
+    correct: bool  # verdict of the task reward
+    truncated: bool  # hit the length cap
+    length: int  # completion tokens
+    reward: float  # total reward it got
+    entropy_mean: float  # mean token entropy, NaN if never measured
+    entropy_peak: float  # mean entropy of its top 20 % tokens, NaN if never measured
+
+
+@dataclass(frozen=True)
+class Trajectory:
+    """A stored trajectory with its tokens."""
+
+    summary: Summary
+    completion_ids: np.ndarray  # (T,) int32
+    logprobs: np.ndarray  # (T,) float32, behaviour policy, at sampling temperature; NaN where unknown
+    prefix: int = 0  # leading tokens that were given, not sampled (continuations)
+
+
+class History(Protocol):
+    """Read access to the stored trajectories of the questions in the current batch."""
+
+    def summaries(self, question: str) -> Sequence[Summary]:
+        """Stored trajectories of `question`, oldest first; empty for an unseen one."""
+        ...
+
+    def fetch(self, wanted: Sequence[Summary]) -> list[Trajectory]:
+        """Tokens of the named trajectories, in order. Collective: every rank must ask for the same list."""
+        ...
+
+
+@dataclass
+class Group:
+    """G rows that share one prompt. Filled in as the step proceeds; `rows` are global row numbers."""
+
+    index: int  # position in the generation batch
+    question: str  # question id
+    prompt: Any  # the data set's prompt (text or messages), not a rewritten one
+    provenance: Provenance  # 'fresh', or what planned it
+    rows: range  # global rows
+    prefix: int = 0  # leading completion tokens that were given (continuations)
+    correct: np.ndarray = field(default_factory=lambda: np.zeros(0, bool))  # (G,) from `score` on
+    truncated: np.ndarray = field(default_factory=lambda: np.zeros(0, bool))  # (G,) from `score` on
+    lengths: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))  # (G,) tokens, from `score` on
+    rewards: np.ndarray = field(default_factory=lambda: np.zeros(0))  # (G,) total reward; task part only in `score`
+    completion_ids: list[np.ndarray] = field(default_factory=list)  # G arrays (T,), in `observe`
+    logprobs: list[np.ndarray] = field(default_factory=list)  # G arrays (T,), in `observe`
+    entropies: list[np.ndarray] = field(default_factory=list)  # G arrays (T,), in `observe`
+
+    @property
+    def homogeneous(self) -> bool:
+        """All right or all wrong, by correctness (never by the spread of the total reward)."""
+        return bool(self.correct.all() or not self.correct.any())
+
+
+@dataclass(frozen=True)
+class PlannedGroup:
+    """A group that differs from the data set's: another question, a rewritten prompt, or a given prefix."""
+
+    question: str  # question id; its row supplies answer and columns for the rewards
+    provenance: Provenance  # 'reflection' or 'continuation'
+    slot: int | None = None  # group index it takes the place of; None: appended
+    prompt: Any | None = None  # what the policy sees instead of the data set's prompt (same type); None: unchanged
+    prefix_ids: tuple[int, ...] = ()  # completion tokens given to the policy; masked from the loss
+
+
+@dataclass(frozen=True)
+class Step:
+    """What `plan` sees: the batch before generation."""
+
+    step: int  # optimiser steps done
+    epoch: float  # epochs done, fractional
+    groups: Sequence[Group]  # one per prompt slot
+    history: History  # trajectories of the questions in this batch
+
+
+@dataclass(frozen=True)
+class Mixture:
+    """One group mixed with historic rows. The trainer writes it into the batch."""
+
+    group: int  # group index
+    historic: tuple[Summary, ...]  # k stored trajectories to add
+    replaced: tuple[int, ...]  # places 0..G-1 inside the group that give way, k of them; empty: the group grows
+    fresh_advantages: np.ndarray  # (G,) for the group's own rows, replaced places ignored
+    historic_advantages: np.ndarray  # (k,)
+    weight: Weight  # off-policy weight of the historic rows
+    clip: tuple[float, float]  # bounds of the current/behaviour ratio in `decoupled`
+
+
+class Component:
+    """Base class; override the moments you need. One component is one file, its class `name`d like the file."""
+
+    name: ClassVar[str] = ""
+    Config: ClassVar[type]  # frozen dataclass, a comment on every field
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}  # named levels a grid can refer to, such as a control
+    uses_history: ClassVar[bool] = False  # trajectories are stored and summaries fetched
+    shapes_reward: ClassVar[bool] = False  # gets a reward column of its own
+
+    def __init__(self, config: Any, facts: Facts) -> None:
+        self.config = config
+        self.facts = facts
+        self._counts: dict[str, float] = {}
+
+    @classmethod
+    def check(cls, config: Any, trainer: Mapping[str, Any], lowest_correct: float, where: str) -> None:
+        """Raise `ConfigError` when the settings contradict the trainer's.
+
+        Args:
+            config: an instance of `Config`.
+            trainer: GRPOConfig fields, defaults included.
+            lowest_correct: smallest total task reward a correct row can get.
+            where: prefix for the message (file and key).
+        """
+
+    def plan(self, step: Step) -> list[PlannedGroup]:
+        """Before generation: groups to add or to put in a slot."""
+        return []
+
+    def entropy_rows(self, groups: Sequence[Group]) -> list[int]:
+        """Global rows whose per-token entropies `score` needs (each costs a share of a forward pass)."""
+        return []
+
+    def score(self, groups: Sequence[Group], entropies: Mapping[int, np.ndarray]) -> dict[int, float]:
+        """After the task rewards: global row -> this component's reward (column of its own, added to the total)."""
+        return {}
+
+    def mix(self, groups: Sequence[Group], history: History, step: int) -> list[Mixture]:
+        """After the advantages: groups to mix with stored trajectories."""
+        return []
+
+    def observe(self, groups: Sequence[Group], step: int) -> None:
+        """After the batch's log-probs are known; tokens, log-probs and entropies of every group are filled in."""
+
+    def count(self, key: str, amount: float = 1.0) -> None:
+        """Add to an evidence counter of this step; it is logged as `<name>/<key>` and summed over the run."""
+        self._counts[key] = self._counts.get(key, 0.0) + amount
+
+    def take_counts(self) -> dict[str, float]:
+        """This step's evidence, as `<name>/<key>`, and start the next step at zero."""
+        counts = {f"{self.name}/{key}": value for key, value in self._counts.items()}
+        self._counts = {}
+        return counts
+
+    def acted(self, totals: Mapping[str, float]) -> bool:
+        """Whether the run's totals show that the component changed anything."""
+        return any(value > 0 for key, value in totals.items() if key.startswith(f"{self.name}/"))
+
+    def state_dict(self) -> dict[str, Any]:
+        """State for the checkpoint: JSON values and NumPy arrays by name. Equal on every rank."""
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Inverse of `state_dict`."""
