@@ -1,8 +1,11 @@
 """Finds components, recipes, grids and tasks by name: the user's folders first, then the shipped ones."""
 
+import ast
+import dataclasses
 import importlib
 import importlib.util
 import sys
+from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -10,6 +13,39 @@ from types import ModuleType
 
 from r3bench.errors import ConfigError, nearest
 from r3bench.training.component import Component
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of thing that is found by name."""
+
+    package: str  # shipped as r3bench.<package>, the user's in ./<package>
+    below: str  # folder inside it
+    suffix: str  # of the file names
+
+    @property
+    def folder(self) -> str:
+        """The user's folder, relative to the working directory."""
+        return f"./{self.package}/{self.below}".rstrip("/")
+
+
+KINDS = {
+    "recipes": Kind("ablations", "recipes", ".yaml"),
+    "grids": Kind("ablations", "", ".yaml"),
+    "components": Kind("components", "", ".py"),
+    "tasks": Kind("evals", "", ".yaml"),
+}
+
+
+@dataclass(frozen=True)
+class Entry:
+    """Something that can be named."""
+
+    kind: str  # a key of KINDS
+    name: str
+    path: Path  # its file
+    shipped: bool  # False: the user's
+    about: str  # one line from the file's head
 
 
 def shipped(package: str) -> Path:
@@ -28,28 +64,63 @@ def names(package: str, suffix: str, below: str = "") -> dict[str, Path]:
     return found
 
 
-def _yaml_path(name: str, kind: str, below: str) -> Path:
+def entries(kind: str) -> list[Entry]:
+    """Everything of one kind ('recipes', 'grids', 'components', 'tasks'), sorted by name."""
+    if kind not in KINDS:
+        raise ConfigError(f"'{kind}': unknown kind{nearest(kind, KINDS)}")
+    where = KINDS[kind]
+    home = shipped(where.package)
+    found = names(where.package, where.suffix, where.below)
+    return [Entry(kind, name, path, home in path.parents, about(path)) for name, path in sorted(found.items())]
+
+
+def find(name: str, kind: str | None = None) -> Entry:
+    """The one entry called `name`, of any kind unless one is given."""
+    known = [entry for key in ([kind] if kind else KINDS) for entry in entries(key)]
+    matches = [entry for entry in known if entry.name == name]
+    if not matches:
+        raise ConfigError(f"'{name}': not found{nearest(name, {entry.name for entry in known})}")
+    if len(matches) > 1:
+        kinds = " or ".join(f"--kind {entry.kind}" for entry in matches)
+        raise ConfigError(f"'{name}': used by several kinds; say {kinds}")
+    return matches[0]
+
+
+def about(path: Path) -> str:
+    """The first line of a Python file's docstring or of a YAML file's leading comment; empty without one."""
+    text = path.read_text(encoding="utf-8", errors="replace")
+    if path.suffix == ".py":
+        try:
+            return (ast.get_docstring(ast.parse(text)) or "").partition("\n")[0]
+        except (SyntaxError, ValueError):
+            return "(not valid Python)"
+    first = text.partition("\n")[0]
+    return first.lstrip("# ").rstrip() if first.startswith("#") else ""
+
+
+def _yaml_path(name: str, kind: str) -> Path:
+    where = KINDS[f"{kind}s"]
     if name.endswith((".yaml", ".yml")) or "/" in name:
         path = Path(name)
         if not path.is_file():
             raise ConfigError(f"{kind} '{name}': no such file")
         return path
-    known = names("ablations", ".yaml", below)
+    known = names(where.package, where.suffix, where.below)
     if name not in known:
         raise ConfigError(
-            f"{kind} '{name}': not found in ./ablations/{below} or among the shipped ones{nearest(name, known)}"
+            f"{kind} '{name}': not found in {where.folder} or among the shipped ones{nearest(name, known)}"
         )
     return known[name]
 
 
 def recipe_path(name: str) -> Path:
     """The YAML file of a recipe: a path, or a name in `ablations/recipes/`."""
-    return _yaml_path(name, "recipe", "recipes")
+    return _yaml_path(name, "recipe")
 
 
 def grid_path(name: str) -> Path:
     """The YAML file of a grid: a path, or a name in `ablations/`."""
-    return _yaml_path(name, "grid", "")
+    return _yaml_path(name, "grid")
 
 
 def component_names() -> dict[str, Path]:
@@ -72,8 +143,12 @@ def _component_class(name: str, path: Path) -> type[Component]:
     module = _load(name, path)
     for value in vars(module).values():
         if isinstance(value, type) and issubclass(value, Component) and value.__module__ == module.__name__:
-            if value.name == name:
-                return value
+            if value.name != name:
+                continue
+            settings = getattr(value, "Config", None)
+            if not (isinstance(settings, type) and dataclasses.is_dataclass(settings)):
+                raise ConfigError(f"{path}: {value.__name__}.Config: got {settings!r}, expected a frozen dataclass")
+            return value
     raise ConfigError(f"{path}: no Component subclass with name = '{name}'")
 
 
@@ -85,9 +160,10 @@ def _load(name: str, path: Path) -> ModuleType:
     if spec is None or spec.loader is None:
         raise ConfigError(f"{path}: can't be imported")
     module = importlib.util.module_from_spec(spec)
-    sys.modules[module_name] = module
+    sys.modules[module_name] = module  # dataclasses look their module up here while they are made
     try:
         spec.loader.exec_module(module)
     except (SyntaxError, ImportError) as error:
+        del sys.modules[module_name]
         raise ConfigError(f"{path}: can't be imported: {error}") from error
     return module

@@ -1,0 +1,65 @@
+"""The `r3bench` program. This module loads nothing heavy: `r3bench --help` must answer at once."""
+
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from r3bench.commands import find
+from r3bench.errors import R3BenchError
+
+
+class _Group(TyperGroup):
+    """Turns errors meant for the user into one line on stderr and an exit code, wherever they were raised."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except R3BenchError as error:
+            typer.echo("r3bench: " + " ".join(str(error).split("\n")), err=True)
+            raise typer.Exit(error.exit_code) from None
+
+
+app = typer.Typer(
+    cls=_Group,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="Does a change to GRPO help on maths, by how much, at what cost, how sure are we, and did it actually act?",
+)
+
+PANELS: dict[str, dict[str, Callable[..., None]]] = {  # shown in this order
+    "Look": {
+        "list": find.list_,
+        "copy": find.copy,
+        "validate": find.validate,
+    },
+}
+for _panel, _commands in PANELS.items():
+    for _name, _command in _commands.items():
+        app.command(_name, rich_help_panel=_panel)(_command)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        from r3bench import __version__
+
+        typer.echo(f"r3bench {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print it.")] = False,
+) -> None:
+    pass
+
+
+def main() -> None:
+    """Entry point of the console script."""
+    app()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,71 @@
+"""`list`, `copy`, `validate`, `env`: what there is, and whether it can be used."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from r3bench.commands.options import KINDS, Json, Overrides, print_columns, print_json, print_pairs
+
+
+def list_(
+    kind: Annotated[
+        str | None, typer.Argument(metavar="[recipes|grids|components|tasks]", help="Default: all.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """List the recipes, grids, components and evaluation tasks that can be named."""
+    from r3bench import catalog
+
+    entries = {key: catalog.entries(key) for key in ([kind] if kind else catalog.KINDS)}
+    if as_json:
+        print_json({k: [{"name": e.name, "path": str(e.path), "shipped": e.shipped, "about": e.about} for e in found]
+                    for k, found in entries.items()})  # fmt: skip
+        return
+    for position, (title, found) in enumerate(entries.items()):
+        if kind is None:
+            typer.echo(f"{chr(10) if position else ''}{title}")
+        print_columns((f"  {e.name}", e.about if e.shipped else f"{e.about} [{e.path}]".strip()) for e in found)
+
+
+def copy(
+    name: Annotated[str, typer.Argument(help="A name that `r3bench list` shows.")],
+    dest: Annotated[
+        Path | None,
+        typer.Argument(help="File or folder; default: the one r3bench looks in, such as ./components."),
+    ] = None,
+    kind: Annotated[
+        str | None, typer.Option(metavar="KIND", help="recipes, grids, components or tasks, for a name used twice.")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace a file that is already there.")] = False,
+) -> None:
+    """Copy a recipe, grid, component or task here, to be changed."""
+    from r3bench import catalog
+    from r3bench.errors import ConfigError
+    from r3bench.files import write_bytes
+
+    entry = catalog.find(name, kind)
+    target = dest if dest is not None else Path(catalog.KINDS[entry.kind].folder)
+    if dest is None or dest.is_dir() or not dest.suffix:
+        target = target / entry.path.name
+    if target.exists() and not force:
+        raise ConfigError(f"{target}: already there; --force replaces it")
+    write_bytes(target, entry.path.read_bytes())
+    typer.echo(target)
+
+
+def validate(
+    name: Annotated[str, typer.Argument(metavar="RECIPE|GRID", help="A name or a YAML file.")],
+    overrides: Overrides = None,
+    as_json: Json = False,
+) -> None:
+    """Check a recipe or grid without running anything; `--json` prints it with every default filled in."""
+    from r3bench import catalog
+    from r3bench.config.load import load_recipe, resolved, run_id
+
+    path = catalog.recipe_path(name)
+    recipe = load_recipe(name, overrides or [])
+    if as_json:
+        print_json(resolved(recipe))
+    else:
+        print_pairs({"recipe": path, "run": run_id(recipe), "components": ", ".join(recipe.components) or "none"})
