@@ -1,0 +1,45 @@
+# `make quickstart` and `make test` need python3.11 (or newer), make and the package index, nothing else: they set up
+# .venv with the pinned versions and run in it. A second call uses it as it is, until pyproject.toml or constraints.txt change.
+
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+VENV ?= .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+# One thread per process: the models here are tiny, and several processes share the cores.
+export OMP_NUM_THREADS ?= 1
+export TOKENIZERS_PARALLELISM ?= false
+export HF_HUB_DISABLE_TELEMETRY ?= 1
+
+.PHONY: setup quickstart test slow lint wheel clean
+
+setup: $(READY)
+
+# torch first and by its exact version: left to the others it would resolve to a newer build of several GB.
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "r3bench needs Python 3.11 or newer")'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install -c constraints.txt torch==2.13.0
+	$(BIN)/python -m pip install -c constraints.txt -e '.[dev]'
+	touch $@
+
+quickstart: $(READY)
+	$(BIN)/r3bench quickstart
+
+test: $(READY)
+	$(BIN)/python -m pytest
+
+slow: $(READY)
+	$(BIN)/python -m pytest -m slow
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+wheel: $(READY)
+	rm -rf build dist
+	$(BIN)/python -m build --wheel
+
+clean:
+	rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache
