@@ -111,12 +111,12 @@ class PlannedGroup:
 
 @dataclass(frozen=True)
 class Step:
-    """What `plan` sees: the batch before generation."""
+    """One generation batch as every moment but `score` sees it."""
 
     step: int  # optimiser steps done
-    epoch: float  # epochs done, fractional
-    groups: Sequence[Group]  # one per prompt slot
-    history: History  # trajectories of the questions in this batch
+    epoch: float  # epochs done, fractional; below 1 in the first epoch
+    groups: Sequence[Group]  # every group of the batch; in `plan` one per prompt slot, before any is added
+    history: History  # trajectories stored before this batch, of the questions in it
 
 
 @dataclass(frozen=True)
@@ -140,6 +140,7 @@ class Component:
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}  # named levels a grid can refer to, such as a control
     uses_history: ClassVar[bool] = False  # trajectories are stored and summaries fetched
     shapes_reward: ClassVar[bool] = False  # gets a reward column of its own
+    observes_tokens: ClassVar[bool] = False  # `observe` gets completion_ids, logprobs and entropies
 
     def __init__(self, config: Any, facts: Facts) -> None:
         self.config = config
@@ -169,11 +170,15 @@ class Component:
         """After the task rewards: global row -> this component's reward (column of its own, added to the total)."""
         return {}
 
-    def mix(self, groups: Sequence[Group], history: History, step: int) -> list[Mixture]:
+    def mix(self, step: Step) -> list[Mixture]:
         """After the advantages: groups to mix with stored trajectories."""
         return []
 
-    def observe(self, groups: Sequence[Group], step: int) -> None:
+    def rescale(self, step: Step, mixed: frozenset[int]) -> dict[int, float]:
+        """After `mix`: group index -> factor on the advantages of its fresh rows. `mixed`: groups that got historic rows."""
+        return {}
+
+    def observe(self, step: Step) -> None:
         """After the batch's log-probs are known; tokens, log-probs and entropies of every group are filled in."""
 
     def count(self, key: str, amount: float = 1.0) -> None:
