@@ -1,0 +1,259 @@
+"""Cross-context replay (CCR) of R3: arXiv 2601.19620, section 3.2.1, Eq. 3 and Algorithm 1 lines 9 and 11.
+
+A group whose answers are all right or all wrong has no reward spread and so no gradient. It is mixed with stored answers to
+the same question that have the opposite label, and its advantages are computed again over the mixed group.
+
+| paper | here |
+|---|---|
+| G_C, the k historic samples | `rows`, `mode: append` (the union of Algorithm 1) or `replace` (fixed shape) |
+| retrieval from S by question id | `pick`, `from_provenance`, `truncated_negatives`, `max_age` |
+| opposite label in both directions | `labels` |
+| alpha, "predefined factor" of Eq. 3 | `alpha`, `alpha_on` |
+| lambda of Eq. 3 | `eps` |
+| epoch > 1 | `warmup`, `warmup_unit` |
+| pi_theta / pi_old of a historic sample | `weight`, `ratio_min`, `ratio_max` |
+
+Left open by the paper: k, which samples are drawn, alpha, lambda, the standard deviation's divisor (here n - 1, as in TRL), any
+age limit, and the importance ratio of replayed samples. The text that limits alpha to off-policy samples contradicts Eq. 3, which
+divides every advantage of the group; `alpha_on` offers both. Without a stored opposite answer the group stays as it is.
+"""
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+
+from r3bench.errors import ConfigError
+from r3bench.training.component import Component, Group, History, Mixture, Provenance, Step, Summary, Weight
+
+Pick = Literal["random", "recent", "shortest_correct", "lowest_entropy", "highest_entropy"]
+Stored = Literal["fresh", "reflection", "continuation"]  # kinds of trajectories the history holds
+
+
+def sample_std(values: np.ndarray) -> float:
+    """Standard deviation with divisor n - 1, as TRL's; 0 for fewer than two values."""
+    return float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
+
+
+def mixed_advantages(
+    fresh_rewards: Sequence[float] | np.ndarray,
+    replayed_rewards: Sequence[float] | np.ndarray,
+    *,
+    alpha: float = 1.0,
+    eps: float = 1e-4,
+    normalisation: Literal["mixed", "split", "fresh"] = "mixed",
+    alpha_on: Literal["group_std", "replayed_rows"] = "group_std",
+    std: float | None = None,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Advantages of a group mixed with historic rows (Eq. 3).
+
+    Args:
+        fresh_rewards: (G,) rewards of the rows sampled now.
+        replayed_rewards: (k,) rewards of the historic rows.
+        alpha: damping factor; 1 is no damping.
+        eps: lambda of Eq. 3, added to the divisor.
+        normalisation: mean and deviation of the `mixed` group (Eq. 3), of each part on its own (`split`, as RePO), or of the
+            fresh rows for both (`fresh`, as LUFFY: a deviation of 0 counts as 1).
+        alpha_on: `group_std` multiplies the deviation and so damps every row (Eq. 3 as printed); `replayed_rows` divides the
+            historic rows' advantages only (the text).
+        std: divisor to use instead of the group's (1 for a trainer that does not scale, the batch's for one that scales by it).
+
+    Returns:
+        (G,) and (k,) advantages.
+    """
+    fresh, replayed = np.asarray(fresh_rewards, float), np.asarray(replayed_rewards, float)
+    both = np.concatenate([fresh, replayed])
+    bases = {"mixed": (both, both), "split": (fresh, replayed), "fresh": (fresh, fresh)}[normalisation]
+    parts = []
+    for rewards, base in zip((fresh, replayed), bases, strict=True):
+        if not len(rewards):
+            parts.append(np.zeros(0))
+            continue
+        deviation = sample_std(base) if std is None else std
+        if normalisation == "fresh" and deviation == 0:
+            deviation = 1.0
+        centred = rewards - (base.mean() if len(base) else 0.0)
+        parts.append(centred / ((alpha if alpha_on == "group_std" else 1.0) * deviation + eps))
+    if alpha_on == "replayed_rows":
+        parts[1] = parts[1] / alpha
+    return parts[0], parts[1]
+
+
+def admissible(
+    stored: Sequence[Summary],
+    *,
+    correct: bool,
+    step: int,
+    from_provenance: Sequence[Provenance] = ("fresh",),
+    truncated_negatives: bool = False,
+    max_age: int | None = None,
+) -> list[Summary]:
+    """The stored trajectories that may be mixed in: right label, provenance and age; oldest first."""
+    return [
+        row
+        for row in stored
+        if row.correct == correct
+        and row.provenance in from_provenance
+        and (row.correct or truncated_negatives or not row.truncated)
+        and (max_age is None or step - row.step <= max_age)
+    ]
+
+
+def pick_rows(rows: Sequence[Summary], k: int, pick: Pick, rng: random.Random) -> list[Summary]:
+    """At most `k` of `rows`, without repeats; equal keys are ordered by the draw.
+
+    `shortest_correct` draws wrong answers at random: a short failure is no better than a long one. Rows whose entropy was
+    never measured come last under the two entropy rules.
+    """
+    drawn = sorted(rows, key=lambda row: row.serial)
+    rng.shuffle(drawn)
+    if pick == "recent":
+        drawn.sort(key=lambda row: -row.serial)
+    elif pick == "shortest_correct":
+        drawn.sort(key=lambda row: row.length if row.correct else 0)
+    elif pick in ("lowest_entropy", "highest_entropy"):
+        sign = 1.0 if pick == "lowest_entropy" else -1.0
+        drawn.sort(key=lambda row: np.inf if np.isnan(row.entropy_mean) else sign * row.entropy_mean)
+    return drawn[:k]
+
+
+@dataclass(frozen=True)
+class ReplayConfig:
+    """Settings of `replay`."""
+
+    rows: int = 1  # k, historic rows per mixed group; fewer where fewer are stored
+    mode: Literal["append", "replace"] = "append"  # the group grows by k (literal), or k of its rows give way
+    pick: Pick = "random"  # which admissible rows are taken
+    labels: Literal["both", "positives"] = "both"  # repair both kinds of groups, or only all-wrong ones
+    truncated_negatives: bool = False  # wrong answers that hit the cap may be replayed (their reasoning may be sound)
+    from_provenance: tuple[Stored, ...] = ("fresh",)  # stored rows that may be replayed, by how their prompt was made
+    into_provenance: tuple[Stored, ...] = ("fresh",)  # groups that may be mixed
+    max_age: int | None = None  # oldest row in optimiser steps; null: no limit
+    alpha: float = 1.0  # Eq. 3
+    alpha_on: Literal["group_std", "replayed_rows"] = "group_std"  # Eq. 3 as printed, or damping of historic rows only
+    eps: float = 1e-4  # lambda of Eq. 3
+    normalisation: Literal["mixed", "split", "fresh"] = "mixed"  # where mean and deviation come from
+    warmup: float = 1.0  # nothing is mixed before this many epochs or steps; 0: as soon as a question has history
+    warmup_unit: Literal["epochs", "steps"] = "epochs"  # unit of `warmup`
+    weight: Weight = "decoupled"  # off-policy weight of the historic rows; 'none' is the paper's text
+    ratio_min: float = 0.0  # lower bound of the current/behaviour ratio (decoupled)
+    ratio_max: float = 2.0  # upper bound of the current/behaviour ratio (decoupled)
+
+    def __post_init__(self) -> None:
+        if self.rows < 1:
+            raise ValueError(f"rows: got {self.rows}, expected at least 1")
+        if self.alpha <= 0:
+            raise ValueError(f"alpha: got {self.alpha}, expected a number above 0")
+        if self.eps < 0:
+            raise ValueError(f"eps: got {self.eps}, expected 0 or above")
+        if self.warmup < 0:
+            raise ValueError(f"warmup: got {self.warmup}, expected 0 or above")
+        if self.max_age is not None and self.max_age < 1:
+            raise ValueError(f"max_age: got {self.max_age}, expected at least 1 step or null")
+        if not 0 <= self.ratio_min <= self.ratio_max:
+            raise ValueError(f"ratio_min: got {self.ratio_min}, expected 0 <= ratio_min <= ratio_max={self.ratio_max}")
+        for key in ("from_provenance", "into_provenance"):
+            if not getattr(self, key):
+                raise ValueError(f"{key}: got an empty list, expected at least one of fresh, reflection, continuation")
+        if self.normalisation == "split" and self.rows < 2:
+            raise ValueError(
+                f"rows: got {self.rows} with normalisation 'split': a single row normalised on its own has advantage 0; "
+                "expected at least 2"
+            )
+
+
+class Replay(Component):
+    """Mixes groups without contrast with stored answers of the opposite label."""
+
+    name = "replay"
+    Config = ReplayConfig
+    uses_history = True
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "literal": {"weight": "none"},  # the paper's text: no importance ratio
+        "positives": {"labels": "positives"},  # control: does replaying failures add anything?
+        "replace": {"mode": "replace"},  # fixed shapes
+    }
+
+    config: ReplayConfig
+
+    def __init__(self, config: ReplayConfig, facts: Any) -> None:
+        super().__init__(config, facts)
+        self._epoch = 0.0
+
+    @classmethod
+    def check(cls, config: ReplayConfig, trainer: Mapping[str, Any], lowest_correct: float, where: str) -> None:
+        group = int(trainer["num_generations"])
+        if config.mode == "replace" and config.rows >= group:
+            raise ConfigError(
+                f"{where}.rows: got {config.rows}, expected below num_generations={group}: at least one row stays"
+            )
+
+    def plan(self, step: Step) -> list[Any]:
+        self._epoch = step.epoch
+        return []
+
+    def mix(self, groups: Sequence[Group], history: History, step: int) -> list[Mixture]:
+        waiting = (self._epoch + 1e-6 if self.config.warmup_unit == "epochs" else step) < self.config.warmup
+        batch = np.concatenate([group.rewards for group in groups]) if groups else np.zeros(0)
+        mixtures = []
+        for group in groups:
+            if not group.homogeneous or group.provenance not in self.config.into_provenance:
+                continue
+            right = bool(group.correct.all())
+            self.count("groups_homogeneous")
+            self.count("groups_all_right" if right else "groups_all_wrong")
+            if waiting:
+                self.count("groups_waiting")
+            elif not (right and self.config.labels == "positives"):
+                mixture = self._mixture(group, history, step, sample_std(batch))
+                if mixture is not None:
+                    mixtures.append(mixture)
+        return mixtures
+
+    def _mixture(self, group: Group, history: History, step: int, batch_std: float) -> Mixture | None:
+        config = self.config
+        rng = self.facts.rng(step, self.name, group.index)
+        found = admissible(
+            history.summaries(group.question),
+            correct=not group.correct.all(),
+            step=step,
+            from_provenance=config.from_provenance,
+            truncated_negatives=config.truncated_negatives,
+            max_age=config.max_age,
+        )
+        historic = pick_rows(found, config.rows, config.pick, rng)
+        if not historic:
+            self.count("groups_no_history")
+            return None
+        size = len(group.correct)
+        replaced = sorted(rng.sample(range(size), len(historic))) if config.mode == "replace" else []
+        kept = np.setdiff1d(np.arange(size), replaced)
+        own, other = mixed_advantages(
+            group.rewards[kept],
+            [row.reward for row in historic],
+            alpha=config.alpha,
+            eps=0.0 if self.facts.scale_rewards == "none" else config.eps,
+            normalisation=config.normalisation,
+            alpha_on=config.alpha_on,
+            std={"group": None, "batch": batch_std, "none": 1.0}[self.facts.scale_rewards],
+        )
+        fresh = np.zeros(size)
+        fresh[kept] = own
+        self.count("groups_mixed")
+        self.count("rows", len(historic))
+        self.count("rows_correct", sum(row.correct for row in historic))
+        self.count("age_steps", sum(step - row.step for row in historic))
+        return Mixture(
+            group=group.index,
+            historic=tuple(historic),
+            replaced=tuple(replaced),
+            fresh_advantages=fresh,
+            historic_advantages=other,
+            weight=config.weight,
+            clip=(config.ratio_min, config.ratio_max),
+        )
+
+    def acted(self, totals: Mapping[str, float]) -> bool:
+        return totals.get("replay/rows", 0) > 0
