@@ -9,9 +9,7 @@ from r3bench.commands.options import KINDS, Json, Overrides, print_columns, prin
 
 
 def list_(
-    kind: Annotated[
-        str | None, typer.Argument(metavar="[recipes|grids|components|tasks]", help="Default: all.")
-    ] = None,
+    kind: Annotated[str | None, typer.Argument(help=f"{', '.join(KINDS)}; default: all.", show_default=False)] = None,
     as_json: Json = False,
 ) -> None:
     """List the recipes, grids, components and evaluation tasks that can be named."""
