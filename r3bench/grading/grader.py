@@ -56,9 +56,12 @@ class Grader:
         """
         if len(responses) != len(golds):
             raise ValueError(f"{len(responses)} responses but {len(golds)} gold answers")
+        if len(self._known) > REMEMBERED:
+            self._known.clear()
         answers = [final_answer(response, self.require_boxed) for response in responses]
         pairs = [(answer.text, gold) for answer, gold in zip(answers, golds, strict=True)]
-        self._decide([pair for pair in dict.fromkeys(pairs) if pair[0] is not None and pair not in self._known])
+        found = {(text, gold): None for text, gold in pairs if text is not None}
+        self._decide([pair for pair in found if pair not in self._known])
         verdicts = []
         for answer, (text, gold) in zip(answers, pairs, strict=True):
             if text is None:
@@ -68,8 +71,6 @@ class Grader:
             correct, reason, timed_out = self._known[text, gold]
             self.timeouts += timed_out
             verdicts.append(Verdict(correct, text, f"{answer.form}: {reason}", timed_out))
-        if len(self._known) > REMEMBERED:
-            self._known.clear()
         return verdicts
 
     def _decide(self, pairs: Sequence[tuple[str, str]]) -> None:

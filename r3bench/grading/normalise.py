@@ -7,7 +7,8 @@ MAX_LENGTH = 2000  # characters of an answer; longer ones are wrong without bein
 
 _WRAPPERS = (("$$", "$$"), ("$", "$"), (r"\(", r"\)"), (r"\[", r"\]"))
 _DROPPED = re.compile(
-    r"\\(?:left|right|displaystyle|textstyle|limits|bigl?|bigr?|Bigl?|Bigr?)(?![a-zA-Z])|\\[!,;:> ]|~|\\(?:quad|qquad)(?![a-zA-Z])"
+    r"\\(?:left|right|displaystyle|textstyle|limits|[bB]ig[lr]?|q?quad)(?![a-zA-Z])"
+    r"|\\[!,;:> ]|~"
 )
 _TEXT = re.compile(r"\\(?:text|textbf|textit|textrm|textnormal|mathrm|mathbf|mathit|mbox|operatorname)\s*\{([^{}]*)\}")
 _SPELLING = (
@@ -27,14 +28,16 @@ _SPELLING = (
 )
 _NUMBER = re.compile(r"[-+]?(?:\d{1,3}(?:,\d{3})+|\d+)?(?:\.\d*)?")
 _WORD = re.compile(r"(?<![\\a-zA-Z])[A-Za-z]{3,}")
-_NOT_WORDS = frozenset("sin cos tan cot sec csc log exp sqrt max min inf infinity and gcd lcm mod not nan deg".split())
+_NOT_WORDS = frozenset(
+    ("sin", "cos", "tan", "cot", "sec", "csc", "log", "exp", "sqrt", "max", "min", "inf", "infinity", "and", "mod")
+)
 _LETTER = re.compile(r"\(?([A-J])\)?")
 _LETTER_FIRST = re.compile(r"\(?([A-J])(?:\)\.?|[.:])(?:\s|[^\s]|$)")
 _TEXT_UNIT = re.compile(r"(?<=\d)\s*\\(?:text|mathrm|mbox)\s*\{\s*[^{}\d]*\}(?:\^\{?\d\}?)?$")
 
 
 def plain(text: str) -> str:
-    r"""`text` without math delimiters, spacing commands, `\text{}` wrappers, dollar and degree signs, final full stop."""
+    r"""`text` without math delimiters, spacing commands, `\text{}` wrappers, currency and degree signs, final stop."""
     text = text.strip()
     for opening, closing in _WRAPPERS:
         if text.startswith(opening) and text.endswith(closing) and len(text) > len(opening) + len(closing):

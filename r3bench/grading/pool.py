@@ -1,5 +1,6 @@
 """Grading processes that can be killed. One item is out per worker, so a hang costs that item and nothing else."""
 
+import contextlib
 import json
 import os
 import selectors
@@ -27,6 +28,15 @@ class _Worker:
     ready: bool = False
     item: int | None = None
     deadline: float = 0.0
+
+
+@dataclass
+class _Batch:
+    items: Sequence[tuple[str, str]]
+    selector: selectors.BaseSelector
+    queue: "deque[int]"  # items not handed out yet
+    results: list[tuple[bool, str, bool]]
+    busy: list[_Worker] = field(default_factory=list)
 
 
 def _stop(processes: "dict[int, subprocess.Popen[bytes]]") -> None:
@@ -60,28 +70,20 @@ class Pool:
         if os.getpid() != self._owner:  # after a fork the pipes belong to the parent
             self._idle, self._owner = [], os.getpid()
             self._processes.clear()
-        results: list[tuple[bool, str, bool]] = [(False, "", False)] * len(items)
-        queue = deque(range(len(items)))
-        busy: list[_Worker] = []
-        try:
-            with selectors.DefaultSelector() as selector:
-                while queue or busy:
-                    self._hand_out(items, queue, busy, selector)
-                    wait = max(0.0, min(worker.deadline for worker in busy) - time.monotonic())
+        with selectors.DefaultSelector() as selector:
+            batch = _Batch(items, selector, deque(range(len(items))), [(False, "", False)] * len(items))
+            try:
+                while batch.queue or batch.busy:
+                    self._hand_out(batch)
+                    wait = max(0.0, min(worker.deadline for worker in batch.busy) - time.monotonic())
                     for key, _ in selector.select(wait):
-                        self._read(key.data, items, queue, busy, selector, results)
-                    now = time.monotonic()
-                    for worker in [w for w in busy if w.deadline <= now]:
-                        if not worker.ready:
-                            raise StateError(f"a grading process did not start within {START_TIMEOUT:.0f} s")
-                        self._drop(worker, busy, selector)
-                        assert worker.item is not None
-                        results[worker.item] = (False, "grading timed out", True)
-        except BaseException:
-            _stop(self._processes)
-            self._idle = []
-            raise
-        return results
+                        self._read(key.data, batch)
+                    self._expire(batch)
+            except BaseException:
+                _stop(self._processes)
+                self._idle = []
+                raise
+        return batch.results
 
     def close(self) -> None:
         """End all processes. The pool can be used again."""
@@ -89,21 +91,15 @@ class Pool:
             _stop(self._processes)
         self._idle = []
 
-    def _hand_out(
-        self,
-        items: Sequence[tuple[str, str]],
-        queue: "deque[int]",
-        busy: list[_Worker],
-        selector: selectors.BaseSelector,
-    ) -> None:
-        starting = sum(not worker.ready for worker in busy)
-        while len(queue) > starting and len(busy) < self.workers:
+    def _hand_out(self, batch: _Batch) -> None:
+        starting = sum(not worker.ready for worker in batch.busy)
+        while len(batch.queue) > starting and len(batch.busy) < self.workers:
             worker = self._idle.pop() if self._idle else self._start()
-            busy.append(worker)
+            batch.busy.append(worker)
             assert worker.process.stdout is not None
-            selector.register(worker.process.stdout, selectors.EVENT_READ, worker)
+            batch.selector.register(worker.process.stdout, selectors.EVENT_READ, worker)
             if worker.ready:
-                self._send(worker, items, queue)
+                self._send(worker, batch)
             else:
                 starting += 1
                 worker.deadline = time.monotonic() + START_TIMEOUT
@@ -125,41 +121,20 @@ class Pool:
         self._processes[process.pid] = process
         return _Worker(process)
 
-    def _send(self, worker: _Worker, items: Sequence[tuple[str, str]], queue: "deque[int]") -> None:
-        worker.item = queue.popleft()
-        answer, gold = items[worker.item]
+    def _send(self, worker: _Worker, batch: _Batch) -> None:
+        worker.item = batch.queue.popleft()
+        answer, gold = batch.items[worker.item]
         worker.deadline = time.monotonic() + self.timeout * WALL_FACTOR + 1.0
         assert worker.process.stdin is not None
-        try:
+        # a worker that died between two items is reported by the read side
+        with contextlib.suppress(BrokenPipeError):
             worker.process.stdin.write(json.dumps({"answer": answer, "gold": gold}).encode() + b"\n")
-        except BrokenPipeError:
-            pass  # it died between two items; the read side reports it
 
-    def _read(
-        self,
-        worker: _Worker,
-        items: Sequence[tuple[str, str]],
-        queue: "deque[int]",
-        busy: list[_Worker],
-        selector: selectors.BaseSelector,
-        results: list[tuple[bool, str, bool]],
-    ) -> None:
+    def _read(self, worker: _Worker, batch: _Batch) -> None:
         assert worker.process.stdout is not None
         chunk = os.read(worker.process.stdout.fileno(), 65536)
         if not chunk:
-            code = worker.process.wait()
-            self._drop(worker, busy, selector)
-            if not worker.ready or worker.item is None:
-                raise StateError(
-                    f"a grading process ended with code {code} while starting; try: "
-                    f"{sys.executable} -m r3bench.grading.worker 5 </dev/null"
-                )
-            timed_out = code == -signal.SIGPROF
-            results[worker.item] = (
-                False,
-                "grading timed out" if timed_out else f"grader crashed (code {code})",
-                timed_out,
-            )
+            self._died(worker, batch)
             return
         worker.buffer += chunk
         while b"\n" in worker.buffer:
@@ -170,19 +145,39 @@ class Pool:
                 worker.ready = True
             else:
                 assert worker.item is not None
-                results[worker.item] = (reply["correct"], reply["reason"], False)
+                batch.results[worker.item] = (reply["correct"], reply["reason"], False)
             worker.item = None
-            if queue:
-                self._send(worker, items, queue)
+            if batch.queue:
+                self._send(worker, batch)
             else:
-                busy.remove(worker)
-                selector.unregister(worker.process.stdout)
+                batch.busy.remove(worker)
+                batch.selector.unregister(worker.process.stdout)
                 self._idle.append(worker)
 
-    def _drop(self, worker: _Worker, busy: list[_Worker], selector: selectors.BaseSelector) -> None:
+    def _died(self, worker: _Worker, batch: _Batch) -> None:
+        code = worker.process.wait()
+        self._drop(worker, batch)
+        if worker.item is None:
+            raise StateError(
+                f"a grading process ended with code {code} while starting; try: "
+                f"{sys.executable} -m r3bench.grading.worker 5 </dev/null"
+            )
+        timed_out = code == -signal.SIGPROF
+        reason = "grading timed out" if timed_out else f"grader crashed (code {code})"
+        batch.results[worker.item] = (False, reason, timed_out)
+
+    def _expire(self, batch: _Batch) -> None:
+        now = time.monotonic()
+        for worker in [w for w in batch.busy if w.deadline <= now]:
+            if worker.item is None:
+                raise StateError(f"a grading process did not start within {START_TIMEOUT:.0f} s")
+            self._drop(worker, batch)
+            batch.results[worker.item] = (False, "grading timed out", True)
+
+    def _drop(self, worker: _Worker, batch: _Batch) -> None:
         assert worker.process.stdout is not None and worker.process.stdin is not None
-        busy.remove(worker)
-        selector.unregister(worker.process.stdout)
+        batch.busy.remove(worker)
+        batch.selector.unregister(worker.process.stdout)
         worker.process.kill()
         worker.process.wait()
         worker.process.stdin.close()
