@@ -1,11 +1,11 @@
-"""Cross-context replay (CCR) of R3: arXiv 2601.19620, section 3.2.1, Eq. 3 and Algorithm 1 lines 9 and 11.
+"""Cross-context replay (CCR) of R3: arXiv 2601.19620, section 3.2.1, Eq. 3 and Algorithm 1.
 
-A group whose answers are all right or all wrong has no reward spread and so no gradient. It is mixed with stored answers to
-the same question that have the opposite label, and its advantages are computed again over the mixed group.
+A group whose answers are all right or all wrong has no reward spread and so no gradient. It is mixed with stored
+answers to the same question that have the opposite label, and its advantages are computed again over the mixed group.
 
 | paper | here |
 |---|---|
-| G_C, the k historic samples | `rows`, `mode: append` (the union of Algorithm 1) or `replace` (fixed shape) |
+| G_C, the k historic samples | `rows`; `mode: append` (the union of Algorithm 1) or `replace` (fixed shape) |
 | retrieval from S by question id | `pick`, `from_provenance`, `truncated_negatives`, `max_age` |
 | opposite label in both directions | `labels` |
 | alpha, "predefined factor" of Eq. 3 | `alpha`, `alpha_on` |
@@ -13,9 +13,10 @@ the same question that have the opposite label, and its advantages are computed 
 | epoch > 1 | `warmup`, `warmup_unit` |
 | pi_theta / pi_old of a historic sample | `weight`, `ratio_min`, `ratio_max` |
 
-Left open by the paper: k, which samples are drawn, alpha, lambda, the standard deviation's divisor (here n - 1, as in TRL), any
-age limit, and the importance ratio of replayed samples. The text that limits alpha to off-policy samples contradicts Eq. 3, which
-divides every advantage of the group; `alpha_on` offers both. Without a stored opposite answer the group stays as it is.
+Left open by the paper: k, which samples are drawn, alpha, lambda, the divisor of the standard deviation (here n - 1, as
+in TRL), any age limit, and the importance ratio of replayed samples. The text limits alpha to off-policy samples, but
+Eq. 3 divides every advantage of the group by it; `alpha_on` offers both. Without a stored opposite answer the group
+stays as it is.
 """
 
 import random
@@ -26,7 +27,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from r3bench.errors import ConfigError
-from r3bench.training.component import Component, Group, History, Mixture, Provenance, Step, Summary, Weight
+from r3bench.training.component import Component, Group, Mixture, Provenance, Step, Summary, Weight
 
 Pick = Literal["random", "recent", "shortest_correct", "lowest_entropy", "highest_entropy"]
 Stored = Literal["fresh", "reflection", "continuation"]  # kinds of trajectories the history holds
@@ -54,11 +55,11 @@ def mixed_advantages(
         replayed_rewards: (k,) rewards of the historic rows.
         alpha: damping factor; 1 is no damping.
         eps: lambda of Eq. 3, added to the divisor.
-        normalisation: mean and deviation of the `mixed` group (Eq. 3), of each part on its own (`split`, as RePO), or of the
-            fresh rows for both (`fresh`, as LUFFY: a deviation of 0 counts as 1).
-        alpha_on: `group_std` multiplies the deviation and so damps every row (Eq. 3 as printed); `replayed_rows` divides the
-            historic rows' advantages only (the text).
-        std: divisor to use instead of the group's (1 for a trainer that does not scale, the batch's for one that scales by it).
+        normalisation: mean and deviation of the `mixed` group (Eq. 3), of each part on its own (`split`, as RePO), or
+            of the fresh rows for both (`fresh`, as LUFFY: a deviation of 0 counts as 1).
+        alpha_on: `group_std` multiplies the deviation and so damps every row (Eq. 3 as printed); `replayed_rows`
+            divides the historic rows' advantages only (the text).
+        std: divisor to use instead of the group's (1 for a trainer that does not scale, else the batch's deviation).
 
     Returns:
         (G,) and (k,) advantages.
@@ -104,8 +105,8 @@ def admissible(
 def pick_rows(rows: Sequence[Summary], k: int, pick: Pick, rng: random.Random) -> list[Summary]:
     """At most `k` of `rows`, without repeats; equal keys are ordered by the draw.
 
-    `shortest_correct` draws wrong answers at random: a short failure is no better than a long one. Rows whose entropy was
-    never measured come last under the two entropy rules.
+    `shortest_correct` draws wrong answers at random: a short failure is no better than a long one. Rows whose entropy
+    was never measured come last under the two entropy rules.
     """
     drawn = sorted(rows, key=lambda row: row.serial)
     rng.shuffle(drawn)
@@ -159,8 +160,8 @@ class ReplayConfig:
                 raise ValueError(f"{key}: got an empty list, expected at least one of fresh, reflection, continuation")
         if self.normalisation == "split" and self.rows < 2:
             raise ValueError(
-                f"rows: got {self.rows} with normalisation 'split': a single row normalised on its own has advantage 0; "
-                "expected at least 2"
+                f"rows: got {self.rows} with normalisation 'split', expected at least 2: "
+                "a single row normalised on its own has advantage 0"
             )
 
 
@@ -178,10 +179,6 @@ class Replay(Component):
 
     config: ReplayConfig
 
-    def __init__(self, config: ReplayConfig, facts: Any) -> None:
-        super().__init__(config, facts)
-        self._epoch = 0.0
-
     @classmethod
     def check(cls, config: ReplayConfig, trainer: Mapping[str, Any], lowest_correct: float, where: str) -> None:
         group = int(trainer["num_generations"])
@@ -190,35 +187,30 @@ class Replay(Component):
                 f"{where}.rows: got {config.rows}, expected below num_generations={group}: at least one row stays"
             )
 
-    def plan(self, step: Step) -> list[Any]:
-        self._epoch = step.epoch
-        return []
-
-    def mix(self, groups: Sequence[Group], history: History, step: int) -> list[Mixture]:
-        waiting = (self._epoch + 1e-6 if self.config.warmup_unit == "epochs" else step) < self.config.warmup
-        batch = np.concatenate([group.rewards for group in groups]) if groups else np.zeros(0)
+    def mix(self, step: Step) -> list[Mixture]:
+        now = step.epoch + 1e-6 if self.config.warmup_unit == "epochs" else step.step
+        batch_std = sample_std(np.concatenate([group.rewards for group in step.groups]))
         mixtures = []
-        for group in groups:
+        for group in step.groups:
             if not group.homogeneous or group.provenance not in self.config.into_provenance:
                 continue
             right = bool(group.correct.all())
-            self.count("groups_homogeneous")
             self.count("groups_all_right" if right else "groups_all_wrong")
-            if waiting:
+            if now < self.config.warmup:
                 self.count("groups_waiting")
             elif not (right and self.config.labels == "positives"):
-                mixture = self._mixture(group, history, step, sample_std(batch))
+                mixture = self._mixture(group, step, batch_std)
                 if mixture is not None:
                     mixtures.append(mixture)
         return mixtures
 
-    def _mixture(self, group: Group, history: History, step: int, batch_std: float) -> Mixture | None:
+    def _mixture(self, group: Group, step: Step, batch_std: float) -> Mixture | None:
         config = self.config
-        rng = self.facts.rng(step, self.name, group.index)
+        rng = self.facts.rng(step.step, self.name, group.index)
         found = admissible(
-            history.summaries(group.question),
+            step.history.summaries(group.question),
             correct=not group.correct.all(),
-            step=step,
+            step=step.step,
             from_provenance=config.from_provenance,
             truncated_negatives=config.truncated_negatives,
             max_age=config.max_age,
@@ -244,7 +236,7 @@ class Replay(Component):
         self.count("groups_mixed")
         self.count("rows", len(historic))
         self.count("rows_correct", sum(row.correct for row in historic))
-        self.count("age_steps", sum(step - row.step for row in historic))
+        self.count("age_steps", sum(step.step - row.step for row in historic))
         return Mixture(
             group=group.index,
             historic=tuple(historic),

@@ -1,0 +1,242 @@
+"""Structural entropy ranking reward (SERR) of R3: arXiv 2601.19620, section 3.2.3 and Algorithm 1.
+
+Rows of an all-wrong group that never reached a verdict (they hit the length cap) are ranked by the pattern of their
+token entropies: high entropy at few tokens and low entropy overall is taken as exploring with structure.
+
+| paper | here |
+|---|---|
+| p, share of tokens in K_i | `peak_fraction` |
+| E_peak, E_glob | `peak_and_global` |
+| i > j iff E_peak(i) > E_peak(j) and E_glob(i) < E_glob(j); S_i | `domination_scores` |
+| R_(k) = R_max (1 - k / (N - 1)) | `ramp`, `max_reward`, k from 0 to N - 1 |
+| truncated responses of an all-negative group | `scope` |
+| ranking, then union, then Eq. 3 | `when: always` |
+
+Left open by the paper: p, R_max, ties, N = 1, and who is ranked (text and Algorithm 1: truncated; abstract: "truncated
+or failed"). Here equal scores get equal rewards by default, because a plain sort turns row order into a reward whenever
+no row dominates another; a lone row gets 0, because nothing was compared. Entropies are those the trainer has: natural
+logarithm, whole vocabulary, at the sampling temperature (the paper does not say; equal at temperature 1).
+
+Group scaling cancels R_max where no row is right: an all-wrong group gets advantages of full size from this reward
+alone. `unanchored_weight` multiplies the advantages of such groups when no historic row was mixed in; 1 is the paper.
+"""
+
+import math
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+
+from r3bench.errors import ConfigError
+from r3bench.training.component import Component, Facts, Group, History, PlannedGroup, Step
+
+Ties = Literal["average", "stable", "random"]
+Order = Literal["domination", "reversed", "random", "length"]
+
+
+def peak_and_global(entropies: np.ndarray, peak_fraction: float) -> tuple[float, float]:
+    """(E_peak, E_glob) of one response from its (L,) token entropies; NaN for an empty one."""
+    length = len(entropies)
+    if not length:
+        return math.nan, math.nan
+    k = max(1, math.floor(peak_fraction * length + 1e-9))  # 0.2 * 5 is not quite 1 in binary
+    return float(np.sort(entropies)[-k:].mean()), float(np.mean(entropies))
+
+
+def domination_scores(peak: np.ndarray, overall: np.ndarray) -> np.ndarray:
+    """S_i, the number of rows that row i dominates, from (N,) peak and global entropies. NaN rows take no part."""
+    above = (peak[:, None] > peak[None, :]) & (overall[:, None] < overall[None, :])
+    return above.sum(axis=1)
+
+
+def ramp(scores: np.ndarray, *, max_reward: float, ties: Ties, rng: random.Random | None = None) -> np.ndarray:
+    """Rewards that fall linearly from `max_reward` (best score) to 0 (worst), (N,) -> (N,).
+
+    Args:
+        scores: (N,) larger is better.
+        max_reward: R_max.
+        ties: equal scores get their `average` reward, are ordered by row (`stable`, literal), or at `random`.
+        rng: generator for `random`; default: a fixed one.
+    """
+    count = len(scores)
+    if count < 2:
+        return np.zeros(count)
+    places = list(range(count))
+    if ties == "random":
+        (rng or random.Random(0)).shuffle(places)
+    order = sorted(places, key=lambda row: -scores[row])  # sorted() keeps the order of equal scores
+    rewards = np.empty(count)
+    rewards[order] = max_reward * (1 - np.arange(count) / (count - 1))
+    if ties == "average":
+        for score in np.unique(scores):
+            rewards[scores == score] = rewards[scores == score].mean()
+    return rewards
+
+
+def rank_rewards(
+    entropies: Sequence[np.ndarray],
+    *,
+    peak_fraction: float = 0.2,
+    max_reward: float = 0.5,
+    ties: Ties = "average",
+    rng: random.Random | None = None,
+) -> np.ndarray:
+    """Rewards of N responses from their token entropies.
+
+    Args:
+        entropies: N arrays (L_i,) of token entropies, lengths may differ.
+        peak_fraction: p; the max(1, floor(p L_i)) highest entropies make E_peak.
+        max_reward: R_max.
+        ties: see `ramp`.
+        rng: generator for `ties='random'`.
+
+    Returns:
+        (N,) rewards in [0, max_reward].
+    """
+    figures = np.array([peak_and_global(np.asarray(row, float), peak_fraction) for row in entropies]).reshape(-1, 2)
+    return ramp(domination_scores(figures[:, 0], figures[:, 1]), max_reward=max_reward, ties=ties, rng=rng)
+
+
+def rank_correlation(first: np.ndarray, second: np.ndarray) -> float:
+    """Spearman's correlation of two (N,) arrays with distinct values; 0 for fewer than two rows or NaN."""
+    if len(first) < 2 or np.isnan(first).any() or np.isnan(second).any():
+        return 0.0
+    ranks = [np.argsort(np.argsort(values)).astype(float) for values in (first, second)]
+    return float(np.corrcoef(ranks[0], ranks[1])[0, 1])
+
+
+@dataclass(frozen=True)
+class RankingConfig:
+    """Settings of `ranking`."""
+
+    peak_fraction: float = 0.2  # p; 0.2 is the main setting of the forking-token paper (arXiv 2506.01939)
+    max_reward: float = 0.5  # R_max; must stay below the smallest reward of a correct row
+    ties: Ties = "average"  # equal scores: equal rewards, row order (literal), or random order
+    scope: Literal["truncated", "failed", "truncated_anywhere"] = "truncated"
+    # truncated rows of all-wrong groups (Algorithm 1); all their rows (abstract); truncated wrong rows of any group
+    order: Order = "domination"  # what is ranked; the others are controls (length: shorter is better)
+    when: Literal["always", "no_history"] = (
+        "always"  # literal, or only where no correct answer to the question is stored
+    )
+    unanchored_weight: float = 1.0  # factor on the advantages of all-wrong groups without a historic row
+
+    def __post_init__(self) -> None:
+        if not 0 < self.peak_fraction <= 1:
+            raise ValueError(f"peak_fraction: got {self.peak_fraction}, expected a number in (0, 1]")
+        if self.max_reward <= 0:
+            raise ValueError(f"max_reward: got {self.max_reward}, expected a number above 0")
+        if self.unanchored_weight < 0:
+            raise ValueError(f"unanchored_weight: got {self.unanchored_weight}, expected 0 or above")
+
+
+class Ranking(Component):
+    """Rewards truncated answers of all-wrong groups by the rank of their entropy pattern."""
+
+    name = "ranking"
+    Config = RankingConfig
+    shapes_reward = True
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "literal": {"ties": "stable"},
+        "failed": {"scope": "failed"},
+        "random": {"order": "random"},  # control: same ramp, random ranks
+        "reversed": {"order": "reversed"},  # control: the dominated rows are rewarded
+        "length": {"order": "length", "scope": "failed"},  # control: truncated rows all have the same length
+    }
+
+    config: RankingConfig
+
+    def __init__(self, config: RankingConfig, facts: Facts) -> None:
+        super().__init__(config, facts)
+        self._step: Step | None = None
+        self._ranked: set[int] = set()
+
+    @classmethod
+    def check(cls, config: RankingConfig, trainer: Mapping[str, Any], lowest_correct: float, where: str) -> None:
+        if config.max_reward >= lowest_correct:
+            raise ConfigError(
+                f"{where}.max_reward: got {config.max_reward}, expected below {lowest_correct}, the smallest reward of "
+                "a correct answer: otherwise a failure can outrank a success"
+            )
+        if trainer.get("mask_truncated_completions"):
+            raise ConfigError(
+                f"{where}: trainer.mask_truncated_completions=true removes the truncated rows from the loss, so "
+                "ranking them has no effect; set it to false or switch ranking off"
+            )
+
+    def plan(self, step: Step) -> list[PlannedGroup]:
+        self._step = step  # `score` sees no step
+        return []
+
+    def _history(self) -> History:
+        assert self._step is not None
+        return self._step.history
+
+    def _rows(self, group: Group) -> list[int]:
+        """Places in the group that are ranked."""
+        all_wrong = not group.correct.any()
+        if self.config.scope != "truncated_anywhere" and not all_wrong:
+            return []
+        if self.config.when == "no_history" and any(row.correct for row in self._history().summaries(group.question)):
+            return []
+        wanted = ~group.correct & (group.truncated if self.config.scope != "failed" else True)
+        return [int(place) for place in np.flatnonzero(wanted)]
+
+    def entropy_rows(self, groups: Sequence[Group]) -> list[int]:
+        if self.config.order in ("random", "length"):
+            return []
+        return [group.rows[place] for group in groups for place in self._rows(group)]
+
+    def score(self, groups: Sequence[Group], entropies: Mapping[int, np.ndarray]) -> dict[int, float]:
+        rewards: dict[int, float] = {}
+        self._ranked = set()
+        for group in groups:
+            places = self._rows(group)
+            if not places:
+                continue
+            rewarded = self._rewards(group, places, entropies)
+            rewards.update(zip((group.rows[place] for place in places), rewarded.tolist(), strict=True))
+            self.count("groups")
+            self.count("rows", len(places))
+            self.count("reward", float(rewarded.sum()))
+            whole = np.zeros(len(group.correct))
+            whole[places] = rewarded
+            if np.ptp(whole) > 0:
+                self._ranked.add(group.index)
+                self.count("groups_with_spread")
+        return rewards
+
+    def _rewards(self, group: Group, places: list[int], entropies: Mapping[int, np.ndarray]) -> np.ndarray:
+        config = self.config
+        step = self._step.step if self._step is not None else 0
+        rng = self.facts.rng(step, self.name, group.index)
+        ties = config.ties
+        if config.order == "random":
+            scores = np.array(rng.sample(range(len(places)), len(places)))
+        elif config.order == "length":
+            scores = -np.asarray(group.lengths)[places]
+        else:
+            sampled = [np.asarray(entropies[group.rows[place]], float)[group.prefix :] for place in places]
+            figures = np.array([peak_and_global(row, config.peak_fraction) for row in sampled])
+            scores = domination_scores(figures[:, 0], figures[:, 1])
+            self.count("dominations", int(scores.sum()))
+            self.count("groups_without_domination", int(not scores.any()))
+            self.count("entropy_correlation", rank_correlation(figures[:, 0], figures[:, 1]))
+            if config.order == "reversed":
+                scores = -scores
+        return ramp(scores, max_reward=config.max_reward, ties=ties, rng=rng)
+
+    def rescale(self, step: Step, mixed: frozenset[int]) -> dict[int, float]:
+        if self.config.unanchored_weight == 1:
+            return {}
+        unanchored = [
+            group.index
+            for group in step.groups
+            if group.index in self._ranked and group.index not in mixed and not group.correct.any()
+        ]
+        self.count("groups_rescaled", len(unanchored))
+        return dict.fromkeys(unanchored, self.config.unanchored_weight)
+
+    def acted(self, totals: Mapping[str, float]) -> bool:
+        return totals.get("ranking/groups_with_spread", 0) > 0
