@@ -5,58 +5,17 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
-
-import yaml
 
 from r3bench import catalog
 from r3bench.config.sections import DataSection, EvalSection, ModelSection, Recipe
-from r3bench.config.strict import build, plain
+from r3bench.config.strict import build, inside, plain, show
 from r3bench.config.trainer_fields import check_trainer, grpo_fields
+from r3bench.config.yaml_file import read_value, read_yaml
 from r3bench.errors import ConfigError, nearest
 
 SHORTHAND = {"model": "name", "data": "name"}  # `model: embedded` means `model: {name: embedded}`
 RUN_SECTIONS = ("model", "data", "trainer", "reward", "components", "seed")  # what a run's identity depends on
-
-
-class _UniqueKeyLoader(yaml.SafeLoader):
-    """Safe YAML in which a key given twice is an error instead of a silent overwrite."""
-
-
-def _unique_mapping(loader: yaml.SafeLoader, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-    seen = set()
-    for key_node, _ in node.value:
-        key = loader.construct_object(key_node, deep=deep)  # type: ignore[no-untyped-call]
-        if key in seen:
-            raise ConfigError(f"line {key_node.start_mark.line + 1}: key '{key}' is given twice")
-        seen.add(key)
-    return dict(loader.construct_mapping(node, deep=deep))
-
-
-_UniqueKeyLoader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _unique_mapping)
-
-
-def read_yaml(path: Path) -> dict[str, Any]:
-    """The mapping in a YAML file (safe loader, duplicate keys refused); errors name the file and line."""
-    try:
-        value = yaml.load(path.read_text(encoding="utf-8"), Loader=_UniqueKeyLoader)  # noqa: S506, a SafeLoader
-    except OSError as error:
-        raise ConfigError(f"{path}: can't be read: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"{path}: not UTF-8 text ({error.reason} at byte {error.start})") from error
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        line = f" line {mark.line + 1}" if mark else ""
-        problem = getattr(error, "problem", None) or str(error).splitlines()[0]
-        raise ConfigError(f"{path}:{line} not valid YAML: {problem}") from error
-    except ConfigError as error:
-        raise ConfigError(f"{path}: {error}") from error
-    if value is None:
-        return {}
-    if not isinstance(value, dict):
-        raise ConfigError(f"{path}: got {type(value).__name__}, expected a mapping of sections")
-    return value
 
 
 def apply_overrides(values: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
@@ -67,9 +26,9 @@ def apply_overrides(values: dict[str, Any], overrides: Sequence[str]) -> dict[st
         if not equals or not path.strip():
             raise ConfigError(f"override '{override}': expected key=value, such as trainer.learning_rate=1e-5")
         try:
-            value = yaml.safe_load(text)
-        except yaml.YAMLError as error:
-            raise ConfigError(f"override '{override}': value is not valid YAML") from error
+            value = read_value(text)
+        except ConfigError as error:
+            raise ConfigError(f"override '{override}': {error}") from error
         keys = path.strip().split(".")
         node = result
         for depth, key in enumerate(keys[:-1]):
@@ -104,7 +63,7 @@ def parse_recipe(values: Mapping[str, Any], where: str) -> Recipe:
     recipe = build(Recipe, values, where)
     recipe = dataclasses.replace(
         recipe,
-        trainer=check_trainer(recipe.trainer, f"{where}.trainer"),
+        trainer=check_trainer(recipe.trainer, inside(where, "trainer")),
         components=resolve_components(recipe.components, where),
     )
     check_components(recipe.components, recipe.trainer, 1.0, where)
@@ -118,22 +77,23 @@ def check_components(
     full = {key: field["default"] for key, field in grpo_fields().items()} | dict(trainer)
     for name, settings in components.items():
         component = catalog.component(name)
-        spot = f"{where}.components.{name}"
+        spot = inside(inside(where, "components"), name)
         component.check(build(component.Config, settings, spot), full, lowest_correct, spot)
 
 
 def resolve_components(components: Mapping[str, Any], where: str) -> dict[str, Any]:
-    """name -> true | preset | settings, as written, to name -> complete settings; the ones switched off are left out."""
+    """name -> true | preset | settings, as written, to name -> complete settings; those switched off are left out."""
     resolved = {}
     for name, value in sorted(components.items()):
-        spot = f"{where}.components.{name}"
+        spot = inside(inside(where, "components"), name)
         component = catalog.component(name, spot)
         if value is False or value is None:
             continue
         if isinstance(value, str):
             if value not in component.presets:
                 raise ConfigError(
-                    f"{spot}: got '{value}', expected true, false, settings, or a preset{nearest(value, component.presets)}"
+                    f"{spot}: got {show(value)}, expected true, false, settings, or a preset"
+                    f"{nearest(value, component.presets)}"
                 )
             value = component.presets[value]
         resolved[name] = plain(build(component.Config, {} if value is True else value, spot))
@@ -143,9 +103,15 @@ def resolve_components(components: Mapping[str, Any], where: str) -> dict[str, A
 def load_recipe(name: str, overrides: Sequence[str] = ()) -> Recipe:
     """The recipe called `name` (or at that path) with overrides applied. See `catalog.recipe_path`."""
     path = catalog.recipe_path(name)
-    values = apply_overrides(read_yaml(path), overrides)
-    values.setdefault("name", path.stem)
-    return parse_recipe(values, str(path))
+    written = {"name": path.stem, **read_yaml(path)}
+    values = apply_overrides(written, overrides)
+    try:
+        return parse_recipe(values, str(path))
+    except ConfigError:
+        if not overrides:
+            raise
+        parse_recipe(written, str(path))  # raises if the file itself is at fault
+        return parse_recipe(values, "command line")
 
 
 def resolved(recipe: Recipe) -> dict[str, Any]:

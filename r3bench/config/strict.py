@@ -1,6 +1,7 @@
 """Build frozen dataclasses from plain mappings; every misfit is an error that says where and what was expected."""
 
 import dataclasses
+import math
 import types
 import typing
 from collections.abc import Mapping
@@ -9,6 +10,18 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 from r3bench.errors import ConfigError, nearest
 
 T = TypeVar("T")
+PLURALS = {int: "integers", float: "numbers", str: "texts", bool: "true or false", dict: "mappings"}
+
+
+def inside(where: str, key: str) -> str:
+    """The place of `key` inside `where`: `recipe.yaml` -> `recipe.yaml: trainer` -> `recipe.yaml: trainer.beta`."""
+    return f"{where}.{key}" if ": " in where else f"{where}: {key}"
+
+
+def show(value: Any) -> str:
+    """A value for a message, cut to a readable length."""
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
 
 
 def describe(kind: Any) -> str:
@@ -22,7 +35,8 @@ def describe(kind: Any) -> str:
     if origin in (Union, types.UnionType):
         return " or ".join(describe(a) for a in arguments)
     if origin in (tuple, list):
-        return f"a list of {describe(arguments[0])}" if arguments else "a list"
+        item = PLURALS.get(arguments[0], describe(arguments[0])) if arguments else "values"
+        return f"a list of {item}"
     return "a mapping"
 
 
@@ -41,32 +55,37 @@ def convert(value: Any, kind: Any, where: str) -> Any:
     if origin is Literal:
         if value in arguments and type(value) in {type(a) for a in arguments}:
             return value
-        raise ConfigError(
-            f"{where}: got {value!r}, expected {describe(kind)}{nearest(str(value), map(str, arguments))}"
-        )
+        raise ConfigError(f"{where}: got {show(value)}, expected {describe(kind)}{_closest(value, arguments)}")
     if origin is tuple and isinstance(value, list | tuple):
         return tuple(convert(v, arguments[0], f"{where}[{i}]") for i, v in enumerate(value))
     if (origin is dict or kind is dict) and isinstance(value, Mapping):
         bad = [k for k in value if not isinstance(k, str)]
         if bad:
-            raise ConfigError(f"{where}: key {bad[0]!r} is not a text")
+            raise ConfigError(f"{where}: key {show(bad[0])} is not a text")
         return dict(value)
     if kind is float:
         return _convert_number(value, where)
     if kind in (int, str, bool) and type(value) is kind:
         return value
-    raise ConfigError(f"{where}: got {value!r}, expected {describe(kind)}")
+    raise ConfigError(f"{where}: got {show(value)}, expected {describe(kind)}")
 
 
 def _convert_number(value: Any, where: str) -> float:
-    if type(value) in (int, float):
-        return float(value)
-    if isinstance(value, str):
-        try:
-            return float(value)
-        except ValueError:
-            pass
-    raise ConfigError(f"{where}: got {value!r}, expected a number")
+    number = spelled_number(value)
+    if number is None:
+        raise ConfigError(f"{where}: got {show(value)}, expected a number")
+    return number
+
+
+def spelled_number(value: Any) -> float | None:
+    """`value` as a finite float if it is a number or a text that spells one (YAML reads `1e-6` as text), else None."""
+    if type(value) not in (int, float, str):
+        return None
+    try:
+        number = float(value)
+    except (ValueError, OverflowError):
+        return None
+    return number if math.isfinite(number) else None
 
 
 def _convert_union(value: Any, kind: Any, members: tuple[Any, ...], where: str) -> Any:
@@ -80,7 +99,7 @@ def _convert_union(value: Any, kind: Any, members: tuple[Any, ...], where: str) 
             return convert(value, member, where)
         except ConfigError:
             continue
-    raise ConfigError(f"{where}: got {value!r}, expected {describe(kind)}")
+    raise ConfigError(f"{where}: got {show(value)}, expected {describe(kind)}")
 
 
 def build(cls: type[T], values: Any, where: str) -> T:
@@ -91,15 +110,23 @@ def build(cls: type[T], values: Any, where: str) -> T:
     kinds = typing.get_type_hints(cls)
     for key in values:
         if key not in fields:
-            raise ConfigError(f"{where}.{key}: unknown key{nearest(str(key), fields)}")
+            raise ConfigError(
+                f"{inside(where, str(key))}: got {show(values[key])} for an unknown key{nearest(str(key), fields)}"
+            )
     for name, field in fields.items():
         required = field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
         if required and name not in values:
-            raise ConfigError(f"{where}.{name}: missing, expected {describe(kinds[name])}")
+            raise ConfigError(f"{inside(where, name)}: missing, expected {describe(kinds[name])}")
     try:
-        return cls(**{key: convert(value, kinds[key], f"{where}.{key}") for key, value in values.items()})
+        return cls(**{key: convert(value, kinds[key], inside(where, key)) for key, value in values.items()})
     except ValueError as error:  # a dataclass's own __post_init__ check
         raise ConfigError(f"{where}: {error}") from error
+
+
+def _closest(value: Any, valid: tuple[Any, ...]) -> str:
+    """The suggestion of `nearest`, without its list of valid names: the expectation has them already."""
+    hint = nearest(str(value), map(str, valid))
+    return hint if "did you mean" in hint else ""
 
 
 def plain(value: Any) -> Any:

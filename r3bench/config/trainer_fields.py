@@ -1,14 +1,16 @@
 """Checks the `trainer` section against TRL's GRPOConfig without importing TRL (which takes seconds).
 
-`grpo_fields.json` is a list of the fields, types and defaults of the supported TRL; a test compares it with the real one.
+`grpo_fields.json` lists the fields, types, choices and defaults of the supported TRL; a test compares it with TRL.
 Regenerate: `python -m r3bench.config.trainer_fields`.
 """
 
 import json
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+from r3bench.config.strict import show, spelled_number
 from r3bench.errors import ConfigError, nearest
 
 FIELDS_FILE = Path(__file__).with_name("grpo_fields.json")
@@ -21,11 +23,41 @@ RESERVED = {  # set by the harness
     "hub_token": "never put a token in a recipe; log in with the hub's own tool",
 }
 PYTHON_TYPES = {"int": (int,), "float": (int, float), "bool": (bool,), "str": (str,), "dict": (dict,), "list": (list,)}
+SPOKEN = {
+    "int": "an integer", "float": "a number", "bool": "true or false", "str": "a text", "dict": "a mapping",
+    "list": "a list", "None": "null",
+}  # fmt: skip
+CHOICES = {  # texts that GRPOConfig takes as they are and GRPOTrainer compares with these, some only at the first loss
+    "importance_sampling_level": ("token", "sequence"),
+    "loss_type": ("grpo", "bnpo", "dr_grpo", "dapo", "cispo", "sapo", "luspo", "vespo"),
+    "multi_objective_aggregation": ("sum_then_normalize", "normalize_then_sum"),
+    "scale_rewards": ("group", "batch", "none"),
+    "vllm_importance_sampling_mode": ("token_truncate", "token_mask", "sequence_truncate", "sequence_mask"),
+    "vllm_mode": ("colocate", "server"),
+}
+RANGES: dict[str, tuple[Callable[[float], bool], str]] = {  # numbers that would fail late, or train something else
+    "beta": (lambda x: x >= 0, "0 or above"),
+    "epsilon": (lambda x: x > 0, "above 0"),
+    "gradient_accumulation_steps": (lambda x: x >= 1, "at least 1"),
+    "learning_rate": (lambda x: x >= 0, "0 or above"),
+    "logging_steps": (lambda x: x > 0, "above 0"),
+    "max_completion_length": (lambda x: x >= 1, "at least 1"),
+    "max_grad_norm": (lambda x: x >= 0, "0 or above"),
+    "max_steps": (lambda x: x == -1 or x >= 1, "at least 1, or -1 for num_train_epochs"),
+    "num_generations": (lambda x: x >= 2, "at least 2 (a group of one has no baseline)"),
+    "num_iterations": (lambda x: x >= 1, "at least 1"),
+    "num_train_epochs": (lambda x: x > 0, "above 0"),
+    "per_device_train_batch_size": (lambda x: x >= 1, "at least 1"),
+    "save_steps": (lambda x: x > 0, "above 0"),
+    "steps_per_generation": (lambda x: x >= 1, "at least 1"),
+    "temperature": (lambda x: x > 0, "above 0 (a group sampled greedily is one answer G times)"),
+    "top_p": (lambda x: 0 < x <= 1, "a number in (0, 1]"),
+}
 
 
 @cache
 def grpo_fields() -> dict[str, dict[str, Any]]:
-    """Field name -> {"types": [...], "default": ...} of GRPOConfig."""
+    """Field name -> {"types": [...], "default": ..., "choices": [...] for an enumeration} of GRPOConfig."""
     fields: dict[str, dict[str, Any]] = json.loads(FIELDS_FILE.read_text())
     return fields
 
@@ -36,11 +68,12 @@ def check_trainer(values: dict[str, Any], where: str) -> dict[str, Any]:
     checked = {}
     for key, value in values.items():
         if key in RESERVED:
-            raise ConfigError(f"{where}.{key}: can't be set here; {RESERVED[key]}")
+            raise ConfigError(f"{where}.{key}: got {show(value)}, but it can't be set here; {RESERVED[key]}")
         if key not in fields:
-            raise ConfigError(f"{where}.{key}: unknown GRPOConfig field{nearest(key, fields)}")
-        checked[key] = _check_type(value, fields[key]["types"], f"{where}.{key}")
-    _check_arithmetic(checked, where)
+            raise ConfigError(f"{where}.{key}: got {show(value)} for an unknown GRPOConfig field{nearest(key, fields)}")
+        checked[key] = _check_type(value, fields[key]["types"], _choices(key), f"{where}.{key}")
+        _check_value(key, checked[key], f"{where}.{key}")
+    _check_together(checked, where)
     return checked
 
 
@@ -57,43 +90,65 @@ def generation_batch(values: dict[str, Any], processes: int = 1) -> int:
     return int(trainer_value(values, "per_device_train_batch_size")) * int(steps) * processes
 
 
-def _check_type(value: Any, types: list[str], where: str) -> Any:
-    if value is None:
-        if "None" in types:
-            return None
-        raise ConfigError(f"{where}: got null, expected {' or '.join(types)}")
-    if "float" in types and isinstance(value, str) and "str" not in types:
-        try:
-            return float(value)
-        except ValueError:
-            pass
+def _choices(key: str) -> Sequence[str]:
+    return CHOICES.get(key) or grpo_fields()[key].get("choices") or ()
+
+
+def _check_type(value: Any, types: list[str], choices: Sequence[str], where: str) -> Any:
+    if value is None and "None" in types:
+        return None
+    if value is False and "bool" not in types and "no" in choices:
+        return "no"  # YAML reads a bare `no` as false
     for name in types:
         kinds = PYTHON_TYPES.get(name)
         if kinds is not None and isinstance(value, kinds) and not (isinstance(value, bool) and name != "bool"):
             return float(value) if name == "float" else value
-    raise ConfigError(f"{where}: got {value!r}, expected {' or '.join(types)}")
+    number = spelled_number(value) if "float" in types else None
+    if number is None or isinstance(value, bool):
+        raise ConfigError(f"{where}: got {show(value)}, expected {' or '.join(SPOKEN[name] for name in types)}")
+    return number
 
 
-def _check_arithmetic(values: dict[str, Any], where: str) -> None:
-    group = trainer_value(values, "num_generations")
-    if group is not None and group < 2:
-        raise ConfigError(f"{where}.num_generations: got {group}, expected at least 2 (a group of one has no baseline)")
+def _check_value(key: str, value: Any, where: str) -> None:
+    choices = _choices(key)
+    if choices and isinstance(value, str) and value not in choices:
+        hint = nearest(value, choices)
+        raise ConfigError(
+            f"{where}: got {show(value)}, expected one of {', '.join(choices)}{hint if 'did you mean' in hint else ''}"
+        )
+    if key in RANGES and isinstance(value, int | float):
+        holds, expectation = RANGES[key]
+        if not holds(value):
+            raise ConfigError(f"{where}: got {value}, expected {expectation}")
+
+
+def _check_together(values: dict[str, Any], where: str) -> None:
+    def value(key: str) -> Any:
+        return trainer_value(values, key)
+
+    if value("bf16") and value("fp16"):
+        raise ConfigError(f"{where}: bf16 and fp16 exclude each other; expected at most one to be true")
+    if value("auto_find_batch_size"):
+        raise ConfigError(f"{where}.auto_find_batch_size: got True, but halving the batch would cut groups apart")
+    level, loss = value("importance_sampling_level"), value("loss_type")
+    needed = {"luspo": "sequence", "vespo": "token"}.get(loss)
+    if needed and level != needed:
+        raise ConfigError(
+            f"{where}.importance_sampling_level: got '{level}', expected '{needed}' with loss_type '{loss}'"
+        )
     if values.get("generation_batch_size") and values.get("steps_per_generation"):
         raise ConfigError(f"{where}: generation_batch_size and steps_per_generation exclude each other")
-    for key in (
-        "per_device_train_batch_size",
-        "gradient_accumulation_steps",
-        "max_completion_length",
-        "num_iterations",
-    ):
-        value = trainer_value(values, key)
-        if value is not None and value < 1:
-            raise ConfigError(f"{where}.{key}: got {value}, expected at least 1")
-    rows = generation_batch(values)
+    rows, group = generation_batch(values), value("num_generations")
     if group and rows % group and group % rows:
         raise ConfigError(
             f"{where}: {rows} rows per generation batch can't be cut into groups of num_generations={group}; "
             f"nearest that works: {max(group, rows - rows % group)} rows"
+        )
+    device = value("per_device_train_batch_size")
+    if rows % device:
+        raise ConfigError(
+            f"{where}.generation_batch_size: got {rows}, expected a multiple of per_device_train_batch_size={device}; "
+            f"nearest that works: {max(device, rows - rows % device)}"
         )
 
 
@@ -119,7 +174,12 @@ def describe_grpo_config() -> dict[str, dict[str, Any]]:
             return ["str"]
         return [getattr(kind, "__name__", str(kind))]
 
-    described = {}
+    def options(kind: Any) -> list[str]:
+        if isinstance(kind, type) and issubclass(kind, enum.Enum):
+            return [str(member.value) for member in kind]
+        return [o for a in typing.get_args(kind) for o in options(a)] if typing.get_origin(kind) is not list else []
+
+    described: dict[str, dict[str, Any]] = {}
     for field in dataclasses.fields(GRPOConfig):
         default = field.default
         if default is dataclasses.MISSING:
@@ -128,6 +188,9 @@ def describe_grpo_config() -> dict[str, dict[str, Any]]:
             default = default.value
         types = sorted(set(names(field.type)) & {*PYTHON_TYPES, "None"})
         described[field.name] = {"types": types, "default": default}
+        choices = list(field.metadata.get("choices") or ()) + options(field.type)
+        if choices:
+            described[field.name]["choices"] = choices
     return described
 
 

@@ -1,0 +1,104 @@
+"""Reads YAML that a user wrote: plain data only, every key once, and errors that name the line.
+
+A recipe is small and flat, so what makes YAML dangerous or surprising is refused outright: tags (`!!python/...`),
+aliases (a few lines of them can stand for gigabytes), deep nesting, NaN and infinity (JSON has neither).
+"""
+
+import math
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from r3bench.errors import ConfigError
+
+MAX_BYTES = 1_000_000  # of one file
+MAX_DEPTH = 20  # nested mappings and lists
+
+
+class _PlainLoader(yaml.SafeLoader):
+    """Safe YAML whose keys are texts, each given once, and in which a date is a text."""
+
+    yaml_implicit_resolvers = {  # noqa: RUF012, as PyYAML has it
+        first: [(tag, pattern) for tag, pattern in resolvers if not tag.endswith(":timestamp")]
+        for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    }
+
+
+def _mapping(loader: yaml.SafeLoader, node: yaml.MappingNode) -> dict[str, Any]:
+    result: dict[str, Any] = {}
+    for key_node, value_node in node.value:
+        line = key_node.start_mark.line + 1
+        if not isinstance(key_node, yaml.ScalarNode):
+            raise ConfigError(f"line {line}: a key is a list or mapping, expected a text")
+        key = str(key_node.value)  # as written: YAML would read the key `on` as true
+        if key in result:
+            raise ConfigError(f"line {line}: key '{key}' is given twice")
+        result[key] = loader.construct_object(value_node, deep=True)  # type: ignore[no-untyped-call]
+    return result
+
+
+def _number(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> float:
+    value = float(loader.construct_yaml_float(node))  # type: ignore[no-untyped-call]
+    if not math.isfinite(value):
+        raise ConfigError(f"line {node.start_mark.line + 1}: got {node.value}, expected a finite number")
+    return value
+
+
+_PlainLoader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _mapping)
+_PlainLoader.add_constructor("tag:yaml.org,2002:float", _number)
+
+
+def _refuse_tricks(text: str) -> None:
+    """Look through the parser's events, before anything is built."""
+    depth = 0
+    for event in yaml.parse(text, Loader=_PlainLoader):
+        line = event.start_mark.line + 1
+        if isinstance(event, yaml.AliasEvent):
+            raise ConfigError(f"line {line}: alias '*{event.anchor}' is not supported; write the value out")
+        tag = getattr(event, "tag", None)
+        if tag is not None:
+            shown = tag.replace("tag:yaml.org,2002:", "!!")
+            raise ConfigError(f"line {line}: tag '{shown}' is not supported; write plain values")
+        if isinstance(event, yaml.CollectionStartEvent):
+            depth += 1
+        elif isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
+        if depth > MAX_DEPTH:
+            raise ConfigError(f"line {line}: nested more than {MAX_DEPTH} levels deep")
+
+
+def read_value(text: str) -> Any:
+    """The value that `text` spells, as plain data: None, bool, int, float, str, list, dict with text keys.
+
+    Raises:
+        ConfigError: with the line and what is wrong with it.
+    """
+    try:
+        _refuse_tricks(text)
+        return yaml.load(text, Loader=_PlainLoader)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        problem = getattr(error, "problem", None) or str(error).partition("\n")[0]
+        raise ConfigError(f"{f'line {mark.line + 1}: ' if mark else ''}not valid YAML: {problem}") from error
+    except ValueError as error:  # a number with thousands of digits
+        raise ConfigError(f"not valid YAML: {str(error).partition(';')[0]}") from error
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """The mapping in a YAML file; an empty file is an empty mapping. Errors name the file and the line."""
+    try:
+        if path.stat().st_size > MAX_BYTES:
+            raise ConfigError(f"{path}: {path.stat().st_size} bytes, expected at most {MAX_BYTES}")
+        value = read_value(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"{path}: can't be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: not UTF-8 text ({error.reason} at byte {error.start})") from error
+    except ConfigError as error:
+        raise error if str(error).startswith(str(path)) else ConfigError(f"{path}: {error}") from error
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise ConfigError(f"{path}: got a {type(value).__name__}, expected a mapping of sections")
+    return value
