@@ -29,6 +29,7 @@ class Facts:
     scale_rewards: str  # 'group', 'batch' or 'none', as in GRPOConfig
     decode: Callable[[Sequence[int]], str]  # token ids -> text, special tokens left out
     encode: Callable[[str], list[int]]  # text -> token ids, no special tokens added
+    append_multiple: int = 1  # appended groups per batch must be a multiple of this; a surplus is dropped, last first
 
     def rng(self, step: int, tag: str, key: object = "") -> random.Random:
         """A generator that depends on (seed, step, tag, key) only: equal on every rank and after a resume."""
@@ -47,7 +48,8 @@ class Summary:
     correct: bool  # verdict of the task reward
     truncated: bool  # hit the length cap
     length: int  # completion tokens
-    reward: float  # total reward it got
+    reward: float  # total reward it got, components' columns included
+    task_reward: float  # reward without the components' columns
     entropy_mean: float  # mean token entropy, NaN if never measured
     entropy_peak: float  # mean entropy of its top 20 % tokens, NaN if never measured
 
@@ -84,13 +86,16 @@ class Group:
     provenance: Provenance  # 'fresh', or what planned it
     rows: range  # global rows
     prefix: int = 0  # leading completion tokens that were given (continuations)
+    columns: Mapping[str, Any] = field(default_factory=dict)  # the question's data set row
     correct: np.ndarray = field(default_factory=lambda: np.zeros(0, bool))  # (G,) from `score` on
     truncated: np.ndarray = field(default_factory=lambda: np.zeros(0, bool))  # (G,) from `score` on
     lengths: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))  # (G,) tokens, from `score` on
     rewards: np.ndarray = field(default_factory=lambda: np.zeros(0))  # (G,) total reward; task part only in `score`
-    completion_ids: list[np.ndarray] = field(default_factory=list)  # G arrays (T,), in `observe`
+    task_rewards: np.ndarray = field(default_factory=lambda: np.zeros(0))  # (G,) without the components' columns
+    completion_ids: list[np.ndarray] = field(default_factory=list)  # G arrays (T,), in `probe` and `observe`
     logprobs: list[np.ndarray] = field(default_factory=list)  # G arrays (T,), in `observe`
     entropies: list[np.ndarray] = field(default_factory=list)  # G arrays (T,), in `observe`
+    hidden: dict[int, np.ndarray] = field(default_factory=dict)  # place 0..G-1 -> (n, H) float32, in `observe`
 
     @property
     def homogeneous(self) -> bool:
@@ -116,7 +121,8 @@ class Step:
     step: int  # optimiser steps done
     epoch: float  # epochs done, fractional; below 1 in the first epoch
     groups: Sequence[Group]  # every group of the batch; in `plan` one per prompt slot, before any is added
-    history: History  # trajectories stored before this batch, of the questions in it
+    history: History  # trajectories stored before this batch, of the questions in it (planned ones too, from `mix` on)
+    taken: frozenset[int] = frozenset()  # slots an earlier component planned, in `plan`
 
 
 @dataclass(frozen=True)
@@ -138,14 +144,18 @@ class Component:
     name: ClassVar[str] = ""
     Config: ClassVar[type]  # frozen dataclass, a comment on every field
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}  # named levels a grid can refer to, such as a control
-    uses_history: ClassVar[bool] = False  # trajectories are stored and summaries fetched
+    # The flags below may be set on the instance in __init__ when they depend on the settings, except `shapes_reward`.
+    uses_history: bool = False  # trajectories are stored and summaries fetched
     shapes_reward: ClassVar[bool] = False  # gets a reward column of its own
-    observes_tokens: ClassVar[bool] = False  # `observe` gets completion_ids, logprobs and entropies
+    observes_tokens: bool = False  # `observe` gets completion_ids, logprobs and entropies
+    probes_hidden: bool = False  # `probe` is asked and `observe` gets hidden states
+    resamples: bool = False  # `keep` is asked
 
     def __init__(self, config: Any, facts: Facts) -> None:
         self.config = config
         self.facts = facts
         self._counts: dict[str, float] = {}
+        self._figures: dict[str, list[float]] = {}
 
     @classmethod
     def check(cls, config: Any, trainer: Mapping[str, Any], lowest_correct: float, where: str) -> None:
@@ -170,12 +180,24 @@ class Component:
         """After the task rewards: global row -> this component's reward (column of its own, added to the total)."""
         return {}
 
+    def keep(self, groups: Sequence[Group]) -> list[bool]:
+        """After `score`: which groups are worth training on. The slots of the others are sampled again, with other
+        questions, for up to `config.max_rounds` more rounds; what is still not kept then stays in the batch."""
+        return [True] * len(groups)
+
+    def probe(self, groups: Sequence[Group]) -> dict[int, Sequence[int]]:
+        """Before `mix`: global row -> completion positions whose hidden state (LM head input at that token) `observe` needs.
+
+        Only called when `observes_tokens` and `probes_hidden`; costs a no-grad forward over the rows named.
+        """
+        return {}
+
     def mix(self, step: Step) -> list[Mixture]:
         """After the advantages: groups to mix with stored trajectories."""
         return []
 
     def rescale(self, step: Step, mixed: frozenset[int]) -> dict[int, float]:
-        """After `mix`: group index -> factor on the advantages of its fresh rows. `mixed`: groups that got historic rows."""
+        """After `mix`: group index -> factor on its fresh rows' advantages. `mixed`: groups that got historic rows."""
         return {}
 
     def observe(self, step: Step) -> None:
@@ -184,6 +206,16 @@ class Component:
     def count(self, key: str, amount: float = 1.0) -> None:
         """Add to an evidence counter of this step; it is logged as `<name>/<key>` and summed over the run."""
         self._counts[key] = self._counts.get(key, 0.0) + amount
+
+    def measure(self, key: str, value: float) -> None:
+        """Log a figure of this step, as `<name>/<key>`; averaged over the step, never summed, not evidence of acting."""
+        self._figures.setdefault(key, []).append(value)
+
+    def take_figures(self) -> dict[str, float]:
+        """This step's figures, as `<name>/<key>`, and start the next step with none."""
+        figures = {f"{self.name}/{key}": float(np.mean(values)) for key, values in self._figures.items()}
+        self._figures = {}
+        return figures
 
     def take_counts(self) -> dict[str, float]:
         """This step's evidence, as `<name>/<key>`, and start the next step at zero."""

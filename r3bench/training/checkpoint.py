@@ -1,0 +1,133 @@
+"""What a checkpoint holds beyond TRL's files, and how to tell a whole one from a torn one.
+
+checkpoint-N/r3bench/state.json, arrays.safetensors     components and counters, equal on all ranks
+checkpoint-N/r3bench/history-<rank>.{json,safetensors}  each rank's share of the trajectory history
+checkpoint-N/complete.json                              sizes of all files, written last: without it the checkpoint is torn
+"""
+
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.numpy import load_file, save_file
+from safetensors.torch import save_file as save_tensors
+
+from r3bench.errors import StateError
+from r3bench.files import read_json, replacing, sync_directory, write_json
+
+MANIFEST = "complete.json"
+ARRAY = "__array__"  # marks a place in state.json whose value is in arrays.safetensors
+
+
+def save_state(
+    folder: Path, state: dict[str, Any], history: tuple[dict[str, np.ndarray], dict[str, Any]], accelerator: Any
+) -> None:
+    """Write this rank's history share, and on the main rank the common state. Returns when all ranks have written."""
+    own = folder / "r3bench"
+    own.mkdir(parents=True, exist_ok=True)
+    arrays, metadata = history
+    with replacing(own / f"history-{accelerator.process_index}.safetensors") as temporary:
+        save_file(arrays, str(temporary))
+    write_json(own / f"history-{accelerator.process_index}.json", metadata)
+    if accelerator.is_main_process:
+        found: dict[str, np.ndarray] = {}
+        values = _split(state, "", found)
+        with replacing(own / "arrays.safetensors") as temporary:
+            save_file(found or {"empty": np.zeros(1, np.float32)}, str(temporary))
+        write_json(own / "state.json", {"ranks": accelerator.num_processes, "state": values})
+    accelerator.wait_for_everyone()
+
+
+def load_state(folder: Path) -> tuple[dict[str, Any] | None, list[tuple[dict[str, np.ndarray], dict[str, Any]]]]:
+    """The common state and every rank's history share; (None, []) for a checkpoint of stock TRL."""
+    own = folder / "r3bench"
+    if not own.is_dir():
+        return None, []
+    saved = read_json(own / "state.json")
+    arrays = load_file(str(own / "arrays.safetensors"))
+    shares = [
+        (load_file(str(own / f"history-{rank}.safetensors")), read_json(own / f"history-{rank}.json"))
+        for rank in range(saved["ranks"])
+    ]
+    return _join(saved["state"], arrays), shares
+
+
+def _split(value: Any, path: str, arrays: dict[str, np.ndarray]) -> Any:
+    """`value` with its arrays moved to `arrays`, as JSON."""
+    if isinstance(value, np.ndarray):
+        arrays[path] = np.ascontiguousarray(value)
+        return {ARRAY: path}
+    if isinstance(value, dict):
+        return {str(key): _split(item, f"{path}/{key}", arrays) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_split(item, f"{path}/{i}", arrays) for i, item in enumerate(value)]
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def _join(value: Any, arrays: dict[str, np.ndarray]) -> Any:
+    if isinstance(value, dict):
+        if set(value) == {ARRAY}:
+            return arrays[value[ARRAY]]
+        return {key: _join(item, arrays) for key, item in value.items()}
+    return [_join(item, arrays) for item in value] if isinstance(value, list) else value
+
+
+def mark_complete(folder: Path) -> None:
+    """Make every file durable, then write the manifest that calls the checkpoint whole."""
+    sizes = {}
+    for path in sorted(p for p in folder.rglob("*") if p.is_file() and p.name != MANIFEST):
+        with open(path, "rb+") as file:
+            os.fsync(file.fileno())
+        sizes[str(path.relative_to(folder))] = path.stat().st_size
+    for directory in [folder, *(p for p in folder.rglob("*") if p.is_dir())]:
+        sync_directory(directory)
+    write_json(folder / MANIFEST, {"files": sizes})
+
+
+def is_complete(folder: Path) -> bool:
+    """Whether the manifest is there and every file has its size."""
+    try:
+        sizes = read_json(folder / MANIFEST)["files"]
+        return all((folder / name).stat().st_size == size for name, size in sizes.items())
+    except (StateError, KeyError, TypeError, OSError):
+        return False
+
+
+def _step(folder: Path) -> int:
+    suffix = folder.name.removeprefix("checkpoint-")
+    return int(suffix) if suffix.isdigit() else -1
+
+
+def newest_complete(checkpoints: Path) -> tuple[Path | None, list[Path]]:
+    """The newest whole checkpoint, and the torn ones that are newer than it."""
+    torn: list[Path] = []
+    folders = [p for p in checkpoints.glob("checkpoint-*") if p.is_dir() and _step(p) >= 0]
+    for folder in sorted(folders, key=_step, reverse=True):
+        if is_complete(folder):
+            return folder, torn
+        torn.append(folder)
+    return None, torn
+
+
+def remove(folder: Path) -> None:
+    """Delete a checkpoint; its manifest goes first, so that a kill leaves a torn one, not a wrong one."""
+    (folder / MANIFEST).unlink(missing_ok=True)
+    shutil.rmtree(folder)
+
+
+def save_batch(output: Path, batches: Any, step: int, tokenizer: Any) -> Path:
+    """Save the batch that met a non-finite number: tensors, and the texts readable. Returns the folder."""
+    folder = output / f"diverged-{step}-rank{os.environ.get('RANK', '0')}"
+    folder.mkdir(parents=True, exist_ok=True)
+    rows = []
+    for number, batch in enumerate(batches or []):
+        tensors = {k: v.detach().cpu().contiguous() for k, v in batch.items() if isinstance(v, torch.Tensor)}
+        with replacing(folder / f"part-{number}.safetensors") as temporary:
+            save_tensors(tensors, str(temporary))
+        for prompt, completion in zip(batch["prompt_ids"], batch["completion_ids"], strict=True):
+            rows.append({"prompt": tokenizer.decode(prompt), "completion": tokenizer.decode(completion)})
+    write_json(folder / "texts.json", rows)
+    return folder

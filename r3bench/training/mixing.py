@@ -1,0 +1,226 @@
+"""Writes historic rows into the batch TRL hands to its loss: the only place that edits those tensors.
+
+A row that gives way is overwritten; a group that grows gets rows at the end of its rank's batch. Off-policy weights are
+folded into per-token advantages of shape (B, T), which TRL's loss accepts, so the loss itself stays TRL's.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from trl.trainer.grpo_trainer import GRPOTrainer
+
+from r3bench.errors import ConfigError
+from r3bench.training import trl_adapter
+from r3bench.training.component import Mixture, Trajectory
+from r3bench.training.rollout import Rollout
+
+SHAPING = 0.1  # gamma of f(x) = x / (x + gamma), LUFFY and ExGRPO's value
+ROW_KEY = "r3_row"  # batch column: local row number of a fresh row, else one of the two below
+HISTORIC_ROW, PADDING_ROW = -1, -2
+
+
+@dataclass(frozen=True)
+class HistoricRow:
+    """One stored trajectory on its way into the batch."""
+
+    trajectory: Trajectory
+    advantage: float
+    mixture: Mixture
+    local: int | None  # local row that gives way; None: appended
+    prompt_row: int  # local row whose prompt it is answered to
+
+
+def policy_weight(ratio: np.ndarray, weight: str, clip: tuple[float, float]) -> np.ndarray:
+    """Per-token factor on the advantage of an off-policy row.
+
+    Args:
+        ratio: (T,) current over behaviour probability of each token; NaN where the behaviour policy is unknown.
+        weight: `decoupled` clips the ratio to `clip`; `shaped` is the gradient weight of f(x) = x / (x + 0.1), that is
+            0.1 x / (x + 0.1)^2; `ppo` and `none` leave the advantage alone (`ppo` acts through the old log-probs).
+        clip: lower and upper bound.
+
+    Returns:
+        (T,) factors; 1 where the ratio is unknown.
+    """
+    if weight == "decoupled":
+        factors = np.clip(ratio, *clip)
+    elif weight == "shaped":
+        factors = SHAPING * ratio / (ratio + SHAPING) ** 2
+    else:
+        factors = np.ones_like(ratio)
+    return np.where(np.isnan(ratio), 1.0, factors)
+
+
+def mix_into(
+    trainer: GRPOTrainer,
+    batch: dict[str, Any],
+    rollout: Rollout,
+    mixtures: Sequence[Mixture],
+    trajectories: Sequence[Sequence[Trajectory]],
+) -> dict[str, Any]:
+    """`batch` with the mixtures written in; `trajectories[i]` are those of `mixtures[i]`. Collective."""
+    layout = rollout.layout
+    rows = _historic_rows(rollout, mixtures, trajectories)
+    counts = _rows_per_rank(rollout, mixtures)
+    appended = [row for row in rows if row.local is None]
+    parts = trainer.args.steps_per_generation
+    growth = _padded(max(counts.appended), parts)
+    _fresh_advantages(batch, rollout, mixtures)
+
+    # Current log-probs of the historic rows; every rank scores equally many (spare ones repeat its first row).
+    spare = max(counts.total) - len(rows)
+    prompts = [rollout.prompt_ids[row.prompt_row] for row in rows] + [rollout.prompt_ids[0]] * spare
+    answers = [row.trajectory.completion_ids.tolist() for row in rows] + [rollout.completion_ids[0]] * spare
+    current: list[torch.Tensor] = []
+    if any(m.weight != "none" for m in mixtures) or "old_per_token_logps" in batch:
+        current = trl_adapter.score_tokens(trainer, prompts, answers)[0]
+    if any(m.weight == "ppo" for m in mixtures) and "old_per_token_logps" not in batch:
+        fresh = trl_adapter.score_tokens(trainer, rollout.prompt_ids, rollout.completion_ids)[0]
+        batch["old_per_token_logps"] = trl_adapter.pad_right(fresh, 0.0).to(batch["completion_ids"].device)
+
+    reference: list[torch.Tensor] = []
+    if "ref_per_token_logps" in batch:
+        reference = trl_adapter.score_tokens(trainer, prompts, answers, reference=True)[0]
+
+    batch = _widen(trainer, batch, rows, growth)
+    for number, row in enumerate(rows):
+        place = row.local if row.local is not None else layout.local_rows + appended.index(row)
+        now = current[number] if current else None
+        batch["completion_ids"][place] = trainer._tokenizer.pad_token_id
+        _write(batch, place, row, now, reference[number] if reference else None)
+    _make_up_for_padding(trainer, batch, rollout, counts, growth)
+    mask = batch["completion_mask"] * batch["tool_mask"] if "tool_mask" in batch else batch["completion_mask"]
+    batch["num_items_in_batch"] = trainer.accelerator.gather(mask.sum()).sum()
+    return batch
+
+
+@dataclass(frozen=True)
+class _Counts:
+    """Historic rows by rank, known to all ranks."""
+
+    total: list[int]
+    appended: list[int]
+
+
+def _rows_per_rank(rollout: Rollout, mixtures: Sequence[Mixture]) -> _Counts:
+    layout = rollout.layout
+    total, appended = [0] * layout.ranks, [0] * layout.ranks
+    for mixture in mixtures:
+        first = rollout.groups[mixture.group].rows.start
+        if not mixture.replaced:
+            rank = first // layout.local_rows
+            total[rank] += len(mixture.historic)
+            appended[rank] += len(mixture.historic)
+        for place in mixture.replaced:
+            total[(first + place) // layout.local_rows] += 1
+    return _Counts(total, appended)
+
+
+def _historic_rows(
+    rollout: Rollout, mixtures: Sequence[Mixture], trajectories: Sequence[Sequence[Trajectory]]
+) -> list[HistoricRow]:
+    layout = rollout.layout
+    rows = []
+    for mixture, found in zip(mixtures, trajectories, strict=True):
+        first = rollout.groups[mixture.group].rows.start
+        if not mixture.replaced and not layout.whole_groups:
+            raise ConfigError(
+                f"components: mode 'append' needs whole groups on each process: {layout.local_rows} rows per process and "
+                f"num_generations={layout.group_rows}; use mode 'replace', or a multiple of {layout.group_rows} rows"
+            )
+        for number, trajectory in enumerate(found):
+            target = first + mixture.replaced[number] if mixture.replaced else first
+            local = layout.local(target)
+            if local is not None:
+                advantage = float(mixture.historic_advantages[number])
+                rows.append(HistoricRow(trajectory, advantage, mixture, local if mixture.replaced else None, local))
+    return rows
+
+
+def _padded(rows: int, parts: int) -> int:
+    return -(-rows // parts) * parts
+
+
+def _fresh_advantages(batch: dict[str, Any], rollout: Rollout, mixtures: Sequence[Mixture]) -> None:
+    advantages = batch["advantages"].clone()
+    for mixture in mixtures:
+        for place, row in enumerate(rollout.groups[mixture.group].rows):
+            local = rollout.layout.local(row)
+            if local is not None:
+                advantages[local] = float(mixture.fresh_advantages[place])
+    batch["advantages"] = advantages
+
+
+def _widen(trainer: GRPOTrainer, batch: dict[str, Any], rows: Sequence[HistoricRow], growth: int) -> dict[str, Any]:
+    """The batch with `growth` padding rows at its end, room for the longest historic row, and (B, T) advantages."""
+    width = batch["completion_ids"].size(1)
+    longer = max([width, *(len(row.trajectory.completion_ids) for row in rows)]) - width
+    fill = {"completion_ids": trainer._tokenizer.pad_token_id, "tool_mask": 1, "importance_sampling_ratio": 1}
+    if "tool_mask" not in batch and any(row.trajectory.prefix for row in rows):
+        batch["tool_mask"] = torch.ones_like(batch["completion_ids"])
+    result = {}
+    for key, value in batch.items():
+        if not isinstance(value, torch.Tensor) or value.ndim == 0:
+            result[key] = value
+            continue
+        if key == "advantages":
+            value = value.unsqueeze(1).expand(-1, width + longer).clone()
+        elif value.ndim == 2 and value.size(1) == width and not key.startswith("prompt_"):
+            value = torch.nn.functional.pad(value, (0, longer), value=fill.get(key, 0))
+        if growth:
+            # A padding row is its rank's first row with every token masked: no loss, no gradient.
+            value = torch.cat([value, value[:1].expand(growth, *value.shape[1:])])
+            if key in ("completion_mask", "advantages"):
+                value[-growth:] = 0
+            elif key == ROW_KEY:
+                value[-growth:] = PADDING_ROW
+        result[key] = value
+    return result
+
+
+def _write(
+    batch: dict[str, Any], place: int, row: HistoricRow, current: torch.Tensor | None, reference: torch.Tensor | None
+) -> None:
+    ids = torch.from_numpy(row.trajectory.completion_ids.astype(np.int64))
+    length = len(ids)
+    behaviour = torch.from_numpy(row.trajectory.logprobs.astype(np.float32))
+    factors = np.ones(length)
+    if current is not None:
+        ratio = torch.exp(current - behaviour).double().numpy()
+        factors = policy_weight(ratio, row.mixture.weight, row.mixture.clip)
+    batch["prompt_ids"][place] = batch["prompt_ids"][row.prompt_row]
+    batch["prompt_mask"][place] = batch["prompt_mask"][row.prompt_row]
+    batch["completion_mask"][place] = 0
+    batch["advantages"][place] = 0
+    batch["completion_ids"][place, :length] = ids.to(batch["completion_ids"].device)
+    batch["completion_mask"][place, :length] = 1
+    weights = torch.from_numpy(row.advantage * factors).to(batch["advantages"])
+    batch["advantages"][place, :length] = weights
+    if "tool_mask" in batch:
+        batch["tool_mask"][place] = 1
+        batch["tool_mask"][place, : row.trajectory.prefix] = 0
+    old = current
+    if row.mixture.weight == "ppo" and current is not None:
+        old = torch.where(torch.isnan(behaviour), current, behaviour)
+    for key, values in (
+        ("old_per_token_logps", old), ("sampling_per_token_logps", old), ("ref_per_token_logps", reference),
+    ):  # fmt: skip
+        if key in batch and values is not None:
+            batch[key][place] = 0
+            batch[key][place, :length] = values.to(batch[key])
+    if "importance_sampling_ratio" in batch:
+        batch["importance_sampling_ratio"][place] = 1
+    batch[ROW_KEY][place] = HISTORIC_ROW
+
+
+def _make_up_for_padding(
+    trainer: GRPOTrainer, batch: dict[str, Any], rollout: Rollout, counts: _Counts, growth: int
+) -> None:
+    """Losses that average over rows count padding rows too: scale the rest so that the mean is over real rows."""
+    if growth and trainer.loss_type in trl_adapter.ROW_MEAN_LOSSES:
+        real = rollout.rows + sum(counts.appended)
+        padded = rollout.rows + growth * rollout.layout.ranks
+        batch["advantages"] = batch["advantages"] * (padded / real)

@@ -1,0 +1,204 @@
+"""The bookkeeping of one generation batch: which global row is which question, and what is known of it so far.
+
+Rank r holds global rows [r*B, (r+1)*B); a group is G consecutive global rows. Built anew for every batch and never kept
+on the trainer beyond it, since an evaluation may run in between.
+"""
+
+import dataclasses
+import hashlib
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from r3bench.errors import ConfigError
+from r3bench.training.component import Group, PlannedGroup
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where rows are. Global rows of a rank are consecutive, so are those of a group."""
+
+    rank: int  # this process
+    ranks: int  # world size
+    local_rows: int  # B, rows on each rank
+    group_rows: int  # G, rows of a group
+
+    @property
+    def first(self) -> int:
+        """Global number of this rank's first row."""
+        return self.rank * self.local_rows
+
+    @property
+    def groups(self) -> int:
+        return self.ranks * self.local_rows // self.group_rows
+
+    @property
+    def whole_groups(self) -> bool:
+        """Whether no group is split over ranks."""
+        return self.local_rows % self.group_rows == 0
+
+    def local(self, row: int) -> int | None:
+        """Local number of a global row, None when another rank holds it."""
+        place = row - self.first
+        return place if 0 <= place < self.local_rows else None
+
+    def grown(self, groups_per_rank: int) -> "Layout":
+        """The layout with that many groups more on each rank."""
+        return dataclasses.replace(self, local_rows=self.local_rows + groups_per_rank * self.group_rows)
+
+
+@dataclass
+class Rollout:
+    """One generation batch on this rank, and its groups on all ranks."""
+
+    layout: Layout
+    inputs: list[dict[str, Any]]  # B data set rows, as TRL gets them
+    groups: list[Group]  # all groups of the batch, over all ranks
+    prompts: dict[int, Any] = field(default_factory=dict)  # local row -> prompt the policy sees instead
+    prefixes: dict[int, tuple[int, ...]] = field(default_factory=dict)  # local row -> given completion tokens
+    prefix_tokens: int = 0  # given tokens over all ranks, not sampled
+    prompt_ids: list[list[int]] = field(default_factory=list)  # B, from `capture` on
+    completion_ids: list[list[int]] = field(default_factory=list)  # B
+    logprobs: dict[int, np.ndarray] = field(default_factory=dict)  # local row -> (T,) behaviour log-probs
+    entropies: dict[int, np.ndarray] = field(default_factory=dict)  # local row -> (T,)
+    hidden: dict[int, np.ndarray] = field(default_factory=dict)  # local row -> (n, H), where a component asked
+    started: int = 0  # TRL's micro-step at which the batch was sampled
+
+    @property
+    def rows(self) -> int:
+        """N, rows over all ranks."""
+        return self.layout.ranks * self.layout.local_rows
+
+    def seen_prompts(self, prompts: list[Any]) -> list[Any]:
+        """`prompts` with the rewritten ones put in; the list TRL shows rewards and logs stays as it was."""
+        return [self.prompts.get(row, prompt) for row, prompt in enumerate(prompts)]
+
+    def prefix_mask(self) -> list[list[int]] | None:
+        """0 for given tokens, 1 for sampled ones, per local row; None when nothing was given here."""
+        if not self.prefixes:
+            return None
+        masks = []
+        for row, ids in enumerate(self.completion_ids):
+            given = min(len(self.prefixes.get(row, ())), len(ids))
+            masks.append([0] * given + [1] * (len(ids) - given))
+        return masks
+
+    def fill(self, correct: np.ndarray, truncated: np.ndarray, lengths: np.ndarray, task_rewards: np.ndarray) -> None:
+        """Put what is known of all N rows, each of shape (N,), into the groups."""
+        for group in self.groups:
+            rows = slice(group.rows.start, group.rows.stop)
+            group.correct, group.truncated = correct[rows].copy(), truncated[rows].copy()
+            group.lengths, group.task_rewards = lengths[rows].copy(), task_rewards[rows].astype(float)
+            group.rewards = group.task_rewards.copy()
+
+    def add_rewards(self, totals: np.ndarray) -> None:
+        """Set the groups' total rewards from those of all rows, shape (N,)."""
+        for group in self.groups:
+            group.rewards = totals[group.rows.start : group.rows.stop].astype(float)
+
+
+def question_id(row: Mapping[str, Any]) -> str:
+    """The id of a data set row's question: its `question_id`, else a hash of its prompt."""
+    if row.get("question_id") is not None:
+        return str(row["question_id"])
+    text = json.dumps(row["prompt"], sort_keys=True, default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def open_rollout(inputs: list[dict[str, Any]], layout: Layout, heads: Sequence[Mapping[str, Any]]) -> Rollout:
+    """A rollout of the data set's own groups. `heads`: the data set row of every group of the batch."""
+    groups = [
+        Group(
+            index=g, question=question_id(row), prompt=row["prompt"], provenance="fresh", columns=row,
+            rows=range(g * layout.group_rows, (g + 1) * layout.group_rows),
+        )
+        for g, row in enumerate(heads)
+    ]  # fmt: skip
+    return Rollout(layout, list(inputs), groups)
+
+
+def append_multiple(layout: Layout, parts: int) -> int:
+    """Appended groups must be a multiple of this: equally many per rank, and rows that TRL's split into `parts` keeps."""
+    return layout.ranks * (parts // math.gcd(parts, layout.group_rows))
+
+
+def place(
+    rollout: Rollout, planned: Sequence[PlannedGroup], row_of: Callable[[str], Mapping[str, Any]], parts: int
+) -> tuple[Rollout, int]:
+    """The rollout with planned groups in their slots and after the slots.
+
+    Args:
+        rollout: as opened.
+        planned: what the components asked for, in order of precedence; a slot taken twice keeps the first.
+        row_of: question id -> data set row (a dict), the same on every rank.
+        parts: S; appended rows per rank must divide by it, or TRL's split would drop some.
+
+    Returns:
+        The new rollout and how many planned groups found no place.
+
+    Raises:
+        ConfigError: appending while groups are split over ranks.
+    """
+    layout = rollout.layout
+    slots: dict[int, PlannedGroup] = {}
+    for plan in planned:
+        if plan.slot is not None and 0 <= plan.slot < layout.groups:
+            slots.setdefault(plan.slot, plan)
+    appended = [plan for plan in planned if plan.slot is None]
+    if appended and not layout.whole_groups:
+        raise ConfigError(
+            f"components: appending groups needs whole groups on each process: {layout.local_rows} rows per process "
+            f"and num_generations={layout.group_rows}; use placement 'replace', or rows in a multiple of "
+            f"{layout.group_rows}"
+        )
+    multiple = append_multiple(layout, parts)
+    extra = len(appended) // multiple * multiple // layout.ranks
+    grown = layout.grown(extra)
+    dropped = len(planned) - len(slots) - extra * layout.ranks
+
+    groups: list[Group] = []
+    plans: dict[int, PlannedGroup] = {}
+    if extra == 0:  # groups keep their numbers even when split over ranks
+        order: list[tuple[Group | None, PlannedGroup | None]] = [(g, slots.get(g.index)) for g in rollout.groups]
+    else:
+        per_rank = layout.local_rows // layout.group_rows
+        order = []
+        for rank in range(layout.ranks):
+            own = rollout.groups[rank * per_rank : (rank + 1) * per_rank]
+            order += [(g, slots.get(g.index)) for g in own]
+            order += [(None, plan) for plan in appended[rank * extra : (rank + 1) * extra]]
+    for index, (group, plan) in enumerate(order):
+        rows = range(index * layout.group_rows, (index + 1) * layout.group_rows)
+        if plan is None:
+            assert group is not None
+            groups.append(dataclasses.replace(group, index=index, rows=rows))
+        else:
+            row = row_of(plan.question)
+            groups.append(
+                Group(
+                    index, plan.question, row["prompt"], plan.provenance, rows,
+                    prefix=len(plan.prefix_ids), columns=row,
+                )
+            )  # fmt: skip
+            plans[index] = plan
+
+    result = Rollout(grown, [], groups)
+    old_rows = iter(rollout.inputs)
+    for local in range(grown.local_rows):
+        plan = plans.get((grown.first + local) // layout.group_rows)
+        if plan is None or plan.slot is not None:
+            original = next(old_rows)
+        if plan is None:
+            result.inputs.append(original)
+            continue
+        result.inputs.append(dict(row_of(plan.question)))
+        if plan.prompt is not None:
+            result.prompts[local] = plan.prompt
+        if plan.prefix_ids:
+            result.prefixes[local] = plan.prefix_ids
+    result.prefix_tokens = sum(len(plan.prefix_ids) for plan in plans.values()) * layout.group_rows
+    return result, dropped

@@ -1,0 +1,162 @@
+"""All use of TRL's and transformers' private parts, and the check that they are what we rely on.
+
+`CONTRACT` lists every method of `GRPOTrainer` that is overridden or called, with the parameters we name. The test suite
+checks it against the installed TRL, together with the arity and keys below; `check_trl` refuses an unsupported version.
+"""
+
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
+
+import torch
+from accelerate.utils import gather_object
+from packaging.version import Version
+from trl.models.utils import disable_gradient_checkpointing
+from trl.trainer.grpo_trainer import GRPOTrainer
+from trl.trainer.utils import pad, use_adapter
+
+from r3bench.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+SUPPORTED = ("1.16", "1.17")  # [from, before)
+
+CONTRACT: dict[str, tuple[str, ...]] = {
+    "_generate_and_score_completions": ("inputs",),
+    "_calculate_rewards": ("inputs", "prompts", "completions", "completion_ids_list"),
+    "_generate": ("prompts",),
+    "_generate_single_turn": ("prompt_ids", "images", "multimodal_fields", "num_generations", "has_tool_images"),
+    "_get_per_token_logps_and_entropies": (
+        "model", "input_ids", "attention_mask", "logits_to_keep", "batch_size", "compute_entropy",
+    ),
+    "_compute_loss": ("model", "inputs"),
+    "_get_train_sampler": ("dataset",),
+    "training_step": ("model", "inputs", "num_items_in_batch"),
+    "_save_checkpoint": ("model", "trial"),
+    "_load_optimizer_and_scheduler": ("checkpoint",),
+    "_get_grad_norm": ("model", "grad_norm"),
+}  # fmt: skip
+GENERATE_ARITY = 8  # of the tuple _generate returns
+GENERATE_PROMPT_IDS, GENERATE_COMPLETION_IDS, GENERATE_TOOL_MASK = 0, 1, 2  # its places we read or set
+OUTPUT_KEYS = (  # of _generate_and_score_completions, in the plainest setup
+    "prompt_ids", "prompt_mask", "completion_ids", "completion_mask", "advantages", "num_items_in_batch",
+)  # fmt: skip
+ATTRIBUTES = (  # of a constructed trainer
+    "_step", "_metrics", "_logs", "_buffered_inputs", "_tokenizer", "accelerator", "num_generations", "num_iterations",
+    "reward_weights", "reward_func_names", "reward_funcs", "temperature", "loss_type", "beta", "ref_model", "scale_rewards",
+    "eos_token_ids", "max_completion_length", "mask_truncated_completions", "multi_objective_aggregation",
+    "pad_to_multiple_of",
+)  # fmt: skip
+ROW_MEAN_LOSSES = ("grpo", "sapo", "dr_grpo", "luspo")  # average over rows, so padding rows must be made up for
+
+
+def check_trl() -> None:
+    """Raise `ConfigError` unless the installed TRL is one this module was written for."""
+    installed = version("trl")
+    low, high = (Version(v) for v in SUPPORTED)
+    if not low <= Version(installed) < high:
+        raise ConfigError(f"trl {installed} is installed; R3Trainer needs trl>={SUPPORTED[0]},<{SUPPORTED[1]}")
+
+
+def steps_per_window(trainer: GRPOTrainer) -> int:
+    """Micro-steps between two generations."""
+    return int(trainer.args.steps_per_generation * trainer.num_iterations)
+
+
+def is_on_policy(trainer: GRPOTrainer) -> bool:
+    """Whether TRL's loss takes its own forward as the behaviour policy (it then stores no old log-probs)."""
+    vllm_correction = trainer.use_vllm and trainer.vllm_importance_sampling_correction
+    return trainer.args.gradient_accumulation_steps % steps_per_window(trainer) == 0 and not vllm_correction
+
+
+def window_is_open(trainer: GRPOTrainer) -> bool:
+    """Whether a sampled batch is only partly used; a checkpoint taken now can't be resumed exactly."""
+    return bool(trainer._step % steps_per_window(trainer))
+
+
+def forget_batch(trainer: GRPOTrainer) -> None:
+    """Start the next micro-step with a new generation, as after a resume."""
+    trainer._step = 0
+    trainer._buffered_inputs = None
+
+
+def gather_list(items: list[Any]) -> list[Any]:
+    """The items of all ranks in rank order, on every rank."""
+    gathered: list[Any] = gather_object(items)
+    return gathered
+
+
+def log_metric(trainer: GRPOTrainer, name: str, value: float) -> None:
+    """Add a value to TRL's own training log (averaged between two log lines)."""
+    trainer._metrics["train"][name].append(value)
+
+
+def last_metric(trainer: GRPOTrainer, name: str) -> float:
+    """The newest value TRL put in its training log, equal on every rank."""
+    return float(trainer._metrics["train"][name][-1])
+
+
+def relog_advantages(trainer: GRPOTrainer, rows: int, advantages: dict[int, float]) -> None:
+    """Replace entries among the last `rows` advantages of the completions log."""
+    log = trainer._logs["advantages"]
+    first = len(log) - rows
+    for row, value in advantages.items():
+        if 0 <= first + row < len(log):
+            log[first + row] = value
+
+
+def pad_left(rows: "Sequence[torch.Tensor]", value: float) -> torch.Tensor:
+    """Stack 1-d tensors, padded on the left."""
+    return pad(list(rows), padding_value=value, padding_side="left")
+
+
+def pad_right(rows: "Sequence[torch.Tensor]", value: float) -> torch.Tensor:
+    """Stack 1-d tensors, padded on the right."""
+    return pad(list(rows), padding_value=value, padding_side="right")
+
+
+def score_tokens(
+    trainer: GRPOTrainer,
+    prompts: "Sequence[Sequence[int]]",
+    completions: "Sequence[Sequence[int]]",
+    *,
+    reference: bool = False,
+) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    """Log-probs and entropies of the completion tokens under the current policy or the reference, without gradient.
+
+    Collective: every rank must call it with the same number of rows. Returns per row two CPU float32 tensors of shape (T,).
+    """
+    device = trainer.accelerator.device
+    prompt_rows = [torch.tensor(ids, dtype=torch.long) for ids in prompts]
+    completion_rows = [torch.tensor(ids, dtype=torch.long) for ids in completions]
+    token = trainer._tokenizer.pad_token_id
+    input_ids = torch.cat([pad_left(prompt_rows, token), pad_right(completion_rows, token)], dim=1).to(device)
+    prompt_mask = pad_left([torch.ones_like(row) for row in prompt_rows], 0)
+    completion_mask = pad_right([torch.ones_like(row) for row in completion_rows], 0)
+    attention_mask = torch.cat([prompt_mask, completion_mask], dim=1).to(device)
+    logps, entropies = _forward(trainer, input_ids, attention_mask, completion_mask.size(1), reference)
+    lengths = [len(row) for row in completion_rows]
+    return (
+        [row[:n].float().cpu() for row, n in zip(logps, lengths, strict=True)],
+        [row[:n].float().cpu() for row, n in zip(entropies, lengths, strict=True)],
+    )
+
+
+def _forward(
+    trainer: GRPOTrainer, input_ids: torch.Tensor, attention_mask: torch.Tensor, keep: int, reference: bool
+) -> tuple[torch.Tensor, torch.Tensor]:
+    def call(model: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        logps, entropies, _ = GRPOTrainer._get_per_token_logps_and_entropies(
+            trainer, model, input_ids, attention_mask, keep,
+            batch_size=trainer.args.per_device_train_batch_size, compute_entropy=True,
+        )  # fmt: skip
+        return logps, entropies
+
+    with torch.no_grad(), disable_gradient_checkpointing(trainer.model, trainer.args.gradient_checkpointing_kwargs):
+        if not reference:
+            return call(trainer.model)
+        if trainer.ref_model is not None:
+            return call(trainer.ref_model)
+        adapter = trainer.accelerator.unwrap_model(trainer.model)
+        with use_adapter(adapter, adapter_name="ref" if "ref" in adapter.peft_config else None):
+            return call(trainer.model)
