@@ -1,0 +1,125 @@
+"""Failures: their classes, and the attempts a run directory has seen (`attempts.jsonl`)."""
+
+import contextlib
+import errno
+import os
+import socket
+import sys
+import traceback
+from collections import Counter
+from collections.abc import Iterator
+from concurrent.futures import BrokenExecutor, CancelledError
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Literal
+
+from r3bench.errors import Diverged
+from r3bench.files import append_jsonl, read_jsonl
+from r3bench.sweep.lock import Locked
+
+FailureKind = Literal["bug", "diverged", "out_of_memory", "preempted", "timeout", "disk", "locked"]
+
+
+@dataclass(frozen=True)
+class Failure:
+    """Why an attempt ended without a record."""
+
+    kind: FailureKind
+    message: str  # one line
+    detail: str = ""  # traceback or last output
+
+
+class WorkerFailed(Exception):
+    """A worker process ended without a result; carries what is known."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure.message)
+        self.failure = failure
+
+
+def classify(error: BaseException) -> Failure:
+    """The class of an attempt's exception, from its type, its errno or the text of known out-of-memory errors."""
+    if isinstance(error, WorkerFailed):
+        return error.failure
+    message = (str(error).strip().splitlines() or [""])[0]
+    message = f"{type(error).__name__}: {message}" if message else type(error).__name__
+    detail = "".join(traceback.format_exception(error))
+    return Failure(_kind(error), message[:500], detail[-20_000:])
+
+
+def _kind(error: BaseException) -> FailureKind:
+    if isinstance(error, Diverged):
+        return "diverged"
+    if isinstance(error, Locked):
+        return "locked"
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return "disk"
+    text = str(error).lower()
+    if isinstance(error, MemoryError) or (
+        isinstance(error, RuntimeError) and ("out of memory" in text or "can't allocate memory" in text)
+    ):
+        return "out_of_memory"
+    if isinstance(error, TimeoutError):
+        return "timeout"
+    if isinstance(error, BrokenExecutor | CancelledError | KeyboardInterrupt | SystemExit | ConnectionError):
+        return "preempted"
+    return "bug"
+
+
+def attempts_file(directory: Path) -> Path:
+    """The log of attempts in a run directory."""
+    return directory / "attempts.jsonl"
+
+
+@contextlib.contextmanager
+def attempt(directory: Path, halvings: int) -> Iterator[None]:
+    """Note the start and, if it comes to that, the failure of an attempt. The exception goes on."""
+    note(directory, "start", pid=os.getpid(), host=socket.gethostname(), halvings=halvings)
+    finished = False
+    try:
+        yield
+        finished = True
+    finally:
+        error = sys.exc_info()[1]
+        if not finished and error is not None:
+            note_failure(directory, classify(error))
+
+
+def note(directory: Path, event: str, **values: object) -> None:
+    """Append an event to the attempt log."""
+    record = {"event": event, "time": datetime.now(UTC).isoformat("T", "seconds"), **values}
+    append_jsonl(attempts_file(directory), record)
+
+
+def note_failure(directory: Path, failure: Failure) -> None:
+    """Append a failure. A run locked by someone else is no attempt and is not noted; neither is a full disk."""
+    if failure.kind not in ("locked", "disk"):
+        note(directory, "failure", kind=failure.kind, message=failure.message, detail=failure.detail)
+
+
+def give_up(directory: Path) -> None:
+    """Note that the retries are used up; a later `ablate` starts counting anew."""
+    note(directory, "gave_up")
+
+
+def failures(directory: Path) -> list[Failure]:
+    """The failures since the last time the retries were used up."""
+    found: list[Failure] = []
+    for record in read_jsonl(attempts_file(directory)):
+        if record.get("event") == "gave_up":
+            found = []
+        elif record.get("event") == "failure":
+            found.append(Failure(record["kind"], record["message"], record.get("detail", "")))
+    return found
+
+
+def last_failure(directory: Path) -> Failure | None:
+    """The most recent failure, counted or not."""
+    records = [r for r in read_jsonl(attempts_file(directory)) if r.get("event") == "failure"]
+    return Failure(records[-1]["kind"], records[-1]["message"], records[-1].get("detail", "")) if records else None
+
+
+def counts(directory: Path) -> Counter[str]:
+    """Failures by class since the last time the retries were used up."""
+    return Counter(f.kind for f in failures(directory))

@@ -1,0 +1,141 @@
+"""A grid's cells: every combination with every seed as a checked recipe, duplicates removed with reasons."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from r3bench import catalog
+from r3bench.config.load import apply_overrides, parse_recipe, read_yaml, run_id
+from r3bench.config.sections import Recipe
+from r3bench.errors import ConfigError
+from r3bench.sweep.design import combinations_of
+from r3bench.sweep.grid import Factor, Grid, factors_of
+
+BASE_MODEL = {"base": "model"}  # factors of the run that only evaluates the model as it is before training
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run of a grid: a combination of levels with a seed."""
+
+    name: str  # readable, such as 'replay+ranking'
+    factors: dict[str, str]  # factor -> level
+    seed: int
+    recipe: Recipe  # checked and complete
+    run_id: str  # folder below the study
+
+
+@dataclass(frozen=True)
+class Duplicate:
+    """A combination that isn't run because another one is the same run."""
+
+    name: str
+    factors: dict[str, str]
+    seed: int
+    same_as: str  # run id that stands for it
+    reason: str
+
+
+def cell_name(factors: Mapping[str, str], grid_factors: Sequence[Factor]) -> str:
+    """The levels that differ from the base: `replay+ranking`, `replay.random`; `base` when none does."""
+    parts = []
+    for factor in grid_factors:
+        level = factors[factor.name]
+        if level != next(iter(factor.levels)):
+            short = factor.name.rpartition(".")[2]
+            parts.append(short if level == "on" else f"{short}.{level}")
+    return "+".join(parts) or "base"
+
+
+def enumerate_cells(grid: Grid) -> tuple[list[Cell], list[Duplicate]]:
+    """All runs of a grid in the order they are started (seeds outermost, so that early results cover every cell).
+
+    Raises:
+        ConfigError: a combination that isn't a valid recipe, named.
+    """
+    path = catalog.recipe_path(grid.recipe)
+    base = apply_overrides(read_yaml(path), [])
+    _assign(base, grid.set)
+    if grid.eval:
+        base["eval"] = {**(base.get("eval") or {}), **grid.eval}
+    if grid.budget is not None:
+        _assign(base, _budget_keys(grid))
+    factors = factors_of(grid, grid.name)
+    levels = {f.name: list(f.levels) for f in factors}
+    combinations = combinations_of(grid.design, levels, grid.cells)
+
+    cells: list[Cell] = []
+    duplicates: list[Duplicate] = []
+    if grid.base_model:
+        recipe = _recipe({**base, "name": "base-model"}, {}, grid.seeds[0], f"{grid.name}: base model")
+        cells.append(Cell("base-model", BASE_MODEL, recipe.seed, recipe, run_id(recipe)))
+    taken: dict[str, Cell] = {}
+    for seed in grid.seeds:
+        for combination in combinations:
+            name = cell_name(combination, factors)
+            keys: dict[str, Any] = {}
+            for factor in factors:
+                keys |= factor.levels[combination[factor.name]]
+            recipe, ignored = _cell_recipe({**base, "name": name}, keys, seed, f"{grid.name}: cell {name}")
+            cell = Cell(name, combination, seed, recipe, run_id(recipe))
+            identity = cell.run_id.rpartition("-")[2]
+            if identity in taken:
+                first = taken[identity]
+                reason = "; ".join(ignored) or f"same configuration and seed as {first.name}"
+                duplicates.append(Duplicate(name, combination, seed, first.run_id, reason))
+            else:
+                taken[identity] = cell
+                cells.append(cell)
+    return cells, duplicates
+
+
+def _budget_keys(grid: Grid) -> dict[str, Any]:
+    assert grid.budget is not None
+    if grid.budget.steps is not None:
+        return {"trainer.max_steps": grid.budget.steps}
+    return {"budget.generated_tokens": grid.budget.generated_tokens}
+
+
+def _cell_recipe(base: dict[str, Any], keys: Mapping[str, Any], seed: int, where: str) -> tuple[Recipe, list[str]]:
+    """The recipe with `keys` set. A setting of a component that is off has no effect and is left out, with a note."""
+    ignored = []
+    whole = {k: v for k, v in keys.items() if k.count(".") < 2 or not k.startswith("components.")}
+    values = apply_overrides(base, [])
+    _assign(values, whole)
+    components = values.get("components") or {}
+    for key, value in keys.items():
+        if key in whole:
+            continue
+        component = key.split(".")[1]
+        if not components.get(component):
+            ignored.append(f"{key} has no effect while {component} is off")
+        else:
+            if isinstance(components[component], str):
+                components[component] = dict(catalog.component(component, where).presets[components[component]])
+            _assign(values, {key: value})
+    return _recipe(values, {}, seed, where), ignored
+
+
+def _recipe(values: dict[str, Any], keys: Mapping[str, Any], seed: int, where: str) -> Recipe:
+    values = apply_overrides(values, [])
+    _assign(values, keys)
+    return dataclasses.replace(parse_recipe(values, where), seed=seed)
+
+
+def _assign(values: dict[str, Any], keys: Mapping[str, Any]) -> None:
+    """Set dotted keys in place; shorthands (`model: name`) and `component: true` become mappings on the way."""
+    for key, value in keys.items():
+        *parents, last = key.split(".")
+        node = values
+        for depth, name in enumerate(parents):
+            child = node.get(name)
+            if child is None or child is True:
+                child = {}
+            elif isinstance(child, str) and depth == 0 and name in ("model", "data"):
+                child = {"name": child}
+            elif not isinstance(child, dict):
+                raise ConfigError(f"'{key}': '{'.'.join(parents[: depth + 1])}' is {child!r}, not a mapping")
+            node[name] = child
+            node = child
+        node[last] = value

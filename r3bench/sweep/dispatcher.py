@@ -1,0 +1,275 @@
+"""The one process that runs a study: hands cells to an executor, notes how each ended, and survives being killed.
+
+The run directories are the truth. Whatever happens to the dispatcher, starting it again finds the finished cells,
+waits for those another process still holds, and runs the rest.
+"""
+
+import os
+import signal
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from r3bench.errors import StateError
+from r3bench.records import RunRecord, read_record
+from r3bench.sweep.attempts import Failure, classify, counts, failures, give_up, note_failure
+from r3bench.sweep.cells import Cell
+from r3bench.sweep.disk import free_gb, prune
+from r3bench.sweep.lock import exclusive
+from r3bench.sweep.progress import newest_change
+from r3bench.sweep.study import Study
+from r3bench.sweep.worker import job, run_job
+
+POLL = 0.5  # seconds between looks at signals, hangs and other processes' locks
+Runner = Callable[[Mapping[str, Any]], dict[str, Any]]
+
+
+class Watcher(Protocol):
+    """Told how cells go; the Optuna index is one."""
+
+    def started(self, cell: Cell) -> None:
+        """An attempt was handed to the executor."""
+
+    def ended(self, cell: Cell, record: RunRecord | None, failure: Failure | None) -> None:
+        """The cell has a record, or failed for good."""
+
+
+@dataclass
+class Report:
+    """What a dispatcher leaves behind."""
+
+    study: Path
+    finished: dict[str, RunRecord] = field(default_factory=dict)  # run id -> record, diverged runs included
+    failed: dict[str, Failure] = field(default_factory=dict)  # run id -> why it was given up
+    left: list[str] = field(default_factory=list)  # run ids not run because of an interruption or a full disk
+    reason: str | None = None  # why some are left
+
+    @property
+    def complete(self) -> bool:
+        """Every cell has a record."""
+        return not self.failed and not self.left
+
+
+@dataclass
+class _Running:
+    cell: Cell
+    since: float  # time.time() at submission
+    stopped: str | None = None  # why we ended it: 'timeout' or 'drain'
+
+
+class Dispatcher:
+    """Runs the cells of one study on one executor.
+
+    Args:
+        study: the grid with its folder.
+        executor: anything with `submit` and futures; futures that have `stop(grace)` can be ended early.
+        slots: cells handed over at a time.
+        run: what a cell does, a module-level function from and to JSON-ready data.
+        watchers: told about starts and ends.
+        say: takes a line for the user.
+    """
+
+    def __init__(
+        self,
+        study: Study,
+        executor: Executor,
+        *,
+        slots: int,
+        run: Runner = run_job,
+        watchers: tuple[Watcher, ...] = (),
+        say: Callable[[str], None] = print,
+    ) -> None:
+        self.study = study
+        self.executor = executor
+        self.slots = slots
+        self.run = run
+        self.watchers = watchers
+        self.say = say
+        self.report = Report(study.root)
+        self.todo: deque[Cell] = deque()
+        self.elsewhere: list[Cell] = []
+        self.running: dict[Future[dict[str, Any]], _Running] = {}
+        self.signals = 0
+
+    def dispatch(self) -> Report:
+        """Run what is left of the study; returns when nothing is running any more.
+
+        Raises:
+            Locked: another dispatcher is at work on this study.
+            StateError: the folder belongs to another version of the grid, or can't be written.
+        """
+        with exclusive(self.study.lock), self._signals():
+            self.study.write()
+            for cell in self.study.cells:
+                self._reconcile(cell)
+            already = len(self.report.finished)
+            if already:
+                self.say(f"{already} of {len(self.study.cells)} runs are finished already")
+            while self.todo or self.running or self.elsewhere:
+                self._fill()
+                if not self.running and not self.elsewhere:
+                    break
+                self._collect()
+                self._end_hung()
+                self._look_elsewhere()
+            self.report.left += [cell.run_id for cell in self.todo]
+        return self.report
+
+    def _reconcile(self, cell: Cell) -> None:
+        state, record = self.study.state(cell)
+        if state == "finished":
+            assert record is not None
+            self._finish(cell, record, quiet=True)
+        elif state == "elsewhere":
+            self.say(f"{cell.run_id}: running in another process; waiting for it")
+            self.elsewhere.append(cell)
+        else:
+            self.todo.append(cell)
+
+    def _fill(self) -> None:
+        while self.todo and len(self.running) < self.slots and self.report.reason is None:
+            free = free_gb(self.study.root)
+            if free < self.study.grid.disk_floor_gb:
+                self._stop_filling(
+                    f"{free:.2f} GB free in {self.study.root}, below disk_floor_gb = {self.study.grid.disk_floor_gb:g}"
+                )
+                return
+            cell = self.todo.popleft()
+            paths = self.study.paths(cell)
+            work = job(cell.recipe, paths.root, cell.factors, counts(paths.root)["out_of_memory"])
+            for watcher in self.watchers:
+                watcher.started(cell)
+            self.running[self.executor.submit(self.run, work)] = _Running(cell, time.time())
+
+    def _stop_filling(self, reason: str) -> None:
+        if self.report.reason is None:
+            self.report.reason = reason
+            self.say(f"no further runs are started: {reason}")
+
+    def _collect(self) -> None:
+        if not self.running:
+            time.sleep(POLL)
+            return
+        done, _ = wait(self.running, timeout=POLL, return_when=FIRST_COMPLETED)
+        for future in done:
+            run = self.running.pop(future)
+            error = CancelledFailure() if future.cancelled() else future.exception()
+            if error is None:
+                self._finish(run.cell, read_record(self.study.paths(run.cell)))
+            else:
+                self._failed(run, classify(error))
+
+    def _finish(self, cell: Cell, record: RunRecord, quiet: bool = False) -> None:
+        self.report.finished[cell.run_id] = record
+        paths = self.study.paths(cell)
+        prune(paths, record, self.study.grid.keep)
+        for watcher in self.watchers:
+            watcher.ended(cell, record, None)
+        if not quiet:
+            done, total = len(self.report.finished), len(self.study.cells)
+            self.say(f"[{done}/{total}] {cell.run_id}: {_headline(record)}")
+
+    def _failed(self, run: _Running, failure: Failure) -> None:
+        cell, root = run.cell, self.study.paths(run.cell).root
+        if run.stopped == "drain":
+            self.todo.appendleft(cell)
+            return
+        if failure.kind == "locked":
+            self.elsewhere.append(cell)
+            return
+        if failure.kind == "disk":
+            self.todo.appendleft(cell)
+            self._stop_filling(failure.message)
+            return
+        if run.stopped == "timeout":
+            failure = Failure("timeout", f"no progress for {self.study.grid.hang_after:g} s", failure.detail)
+        logged = failures(root)
+        if run.stopped == "timeout" or not logged or logged[-1].message != failure.message:
+            note_failure(root, failure)  # the worker had no chance to
+        allowed = getattr(self.study.grid.retries, failure.kind, 0)
+        seen = counts(root)[failure.kind]
+        if seen <= allowed:
+            self.say(f"{cell.run_id}: {failure.kind}, attempt {seen + 1} of {allowed + 1} follows: {failure.message}")
+            self.todo.append(cell)
+        else:
+            give_up(root)
+            self.report.failed[cell.run_id] = failure
+            for watcher in self.watchers:
+                watcher.ended(cell, None, failure)
+            self.say(f"{cell.run_id}: failed ({failure.kind}): {failure.message}; see {root / 'attempts.jsonl'}")
+
+    def _end_hung(self) -> None:
+        for future, run in self.running.items():
+            if run.stopped is None:
+                alive = max(run.since, newest_change(self.study.paths(run.cell)))
+                if time.time() - alive > self.study.grid.hang_after and self._stop(future, 5.0):
+                    run.stopped = "timeout"
+                    self.say(f"{run.cell.run_id}: no progress for {self.study.grid.hang_after:g} s; stopping it")
+
+    def _stop(self, future: Future[dict[str, Any]], grace: float) -> bool:
+        stop = getattr(future, "stop", None)
+        if stop is not None:
+            stop(grace)
+            return True
+        return future.cancel()
+
+    def _look_elsewhere(self) -> None:
+        waiting, self.elsewhere = self.elsewhere, []
+        for cell in waiting:
+            state, record = self.study.state(cell)
+            if state == "elsewhere":
+                self.elsewhere.append(cell)
+            elif record is not None:
+                self._finish(cell, record)
+            else:
+                self.todo.append(cell)
+        if self.report.reason is not None:
+            self.report.left += [cell.run_id for cell in self.elsewhere]
+            self.elsewhere = []
+
+    @contextmanager
+    def _signals(self) -> Iterator[None]:
+        """First SIGINT or SIGTERM: start nothing, let running cells save and stop. Second: kill them."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        old = {number: signal.signal(number, self._on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for number, handler in old.items():
+                signal.signal(number, handler)
+
+    def _on_signal(self, number: int, _frame: Any) -> None:
+        self.signals += 1
+        if self.signals == 1:
+            self._stop_filling(f"{signal.Signals(number).name} received")
+        for future, run in self.running.items():
+            run.stopped = "drain"
+            self._stop(future, 60.0 if self.signals == 1 else 0.0)
+
+
+class CancelledFailure(StateError):
+    """A future was cancelled before it started."""
+
+
+def _headline(record: RunRecord) -> str:
+    if record.train.outcome == "diverged":
+        return f"diverged ({record.train.reason})"
+    parts = []
+    for task, summary in record.eval.items():
+        accuracy = next((v for k, v in summary.items() if k.startswith("avg@")), None)
+        if accuracy is not None:
+            parts.append(f"{task} {accuracy:.3f}")
+    return ", ".join([*parts, f"{record.train.train_seconds:.0f} s training"])
+
+
+def cpu_slots() -> int:
+    """CPU cores this process may use."""
+    return len(os.sched_getaffinity(0))

@@ -1,0 +1,214 @@
+"""Grid files: which factors are varied, over which seeds, from which recipe, and how cells are run."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from r3bench import catalog
+from r3bench.config.load import read_yaml
+from r3bench.config.strict import build
+from r3bench.errors import ConfigError, nearest
+from r3bench.sweep.design import Design
+
+
+@dataclass(frozen=True)
+class BudgetSection:
+    """Where every cell stops training. Exactly one is set."""
+
+    steps: int | None = None  # optimiser steps, written to trainer.max_steps
+    generated_tokens: int | None = None  # completion tokens sampled, extra groups included
+
+    def __post_init__(self) -> None:
+        if (self.steps is None) == (self.generated_tokens is None):
+            raise ValueError("budget: expected exactly one of steps and generated_tokens")
+        for name in ("steps", "generated_tokens"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"budget.{name}: got {value}, expected at least 1")
+
+
+@dataclass(frozen=True)
+class RetrySection:
+    """Further attempts a cell gets after a failure, by class. A diverged run is an outcome and never repeated."""
+
+    bug: int = 0  # an exception in our code or the user's: it would only happen again
+    out_of_memory: int = 4  # each halves the micro-batch and doubles accumulation
+    preempted: int = 10  # killed or lost from outside; resumes from its newest checkpoint
+    timeout: int = 1  # no progress for `hang_after` seconds
+
+    def __post_init__(self) -> None:
+        for name in ("bug", "out_of_memory", "preempted", "timeout"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"retries.{name}: got {getattr(self, name)}, expected 0 or above")
+
+
+@dataclass(frozen=True)
+class ExecutorSection:
+    """Where cells run."""
+
+    kind: Literal["local", "slurm", "ray", "inline"] = "local"  # inline: in the dispatcher's own process, one by one
+    slots: int | None = None  # cells at a time; null: one per GPU group, without GPUs one per CPU core
+    gpus: int = 1  # GPUs per cell, where there are any; more than one runs under torchrun
+    options: dict[str, Any] = field(default_factory=dict)  # slurm: submitit parameters; ray: remote() options
+
+    def __post_init__(self) -> None:
+        if self.slots is not None and self.slots < 1:
+            raise ValueError(f"executor.slots: got {self.slots}, expected at least 1 or null")
+        if self.gpus < 1:
+            raise ValueError(f"executor.gpus: got {self.gpus}, expected at least 1")
+
+
+@dataclass(frozen=True)
+class TuningSection:
+    """Search for hyper-parameters inside every cell before its runs, on a validation split only."""
+
+    space: dict[str, Any]  # config key -> {low, high, log?, step?} or a list of choices
+    trials: int = 8  # per cell, the same for all
+    seed: int = 1000  # training seed of the search; kept apart from the grid's seeds
+    steps: int | None = None  # optimiser steps per trial; null: the cell's own
+    task: str = "embedded-validation"  # validation task that decides; never an evaluation benchmark of the grid
+    samples: int = 4  # answers per validation question
+    limit: int | None = None  # first N validation questions
+    prune: bool = True  # stop a trial that is behind the median of the finished ones
+
+    def __post_init__(self) -> None:
+        if self.trials < 1:
+            raise ValueError(f"tuning.trials: got {self.trials}, expected at least 1")
+        if not self.space:
+            raise ValueError("tuning.space: empty, expected at least one config key")
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A grid file. A factor is a component's name (levels `off`, `on`, presets or settings), a dotted config key
+    (levels are values), or any other name whose levels each set several dotted keys."""
+
+    recipe: str  # base recipe: a name or a path
+    factors: dict[str, Any]  # factor -> list of levels, or level name -> value
+    seeds: tuple[int, ...] = (0, 1, 2)  # every cell is run with each
+    design: Design = "full"  # which combinations of levels are run
+    cells: tuple[dict, ...] = ()  # type: ignore[type-arg]  # design `list`: factor -> level, one mapping per cell
+    set: dict[str, Any] = field(default_factory=dict)  # dotted config key -> value, applied to the recipe first
+    base_model: bool = True  # also evaluate the model as it is before training
+    budget: BudgetSection | None = None  # where training stops; null: the recipe's
+    eval: dict[str, Any] = field(default_factory=dict)  # keys of the recipe's eval section to change
+    tuning: TuningSection | None = None  # search inside every cell; null: none
+    retries: RetrySection = field(default_factory=RetrySection)  # further attempts by failure class
+    executor: ExecutorSection = field(default_factory=ExecutorSection)  # where cells run
+    hang_after: float = 1800.0  # seconds without a step, an evaluated shard or a checkpoint before a cell is killed
+    disk_floor_gb: float = 2.0  # free space below which no cell is started and no checkpoint written
+    keep: Literal["all", "model", "none"] = "model"  # after a verified evaluation: all; no checkpoints; no weights
+    description: str = ""  # shown by `r3bench list`
+    name: str = ""  # the study's folder; the file's name unless given
+
+    def __post_init__(self) -> None:
+        if not self.seeds or len(set(self.seeds)) != len(self.seeds):
+            raise ValueError(f"seeds: got {list(self.seeds)}, expected a list of distinct seeds")
+        if min(self.seeds) < 0:
+            raise ValueError(f"seeds: got {min(self.seeds)}, expected 0 or above")
+        if not self.factors:
+            raise ValueError("factors: empty, expected at least one factor")
+        if self.design == "list" and not self.cells:
+            raise ValueError("cells: missing, expected a list of cells with design 'list'")
+        if self.design != "list" and self.cells:
+            raise ValueError(f"cells: only used with design 'list', not with '{self.design}'")
+        if self.hang_after <= 0:
+            raise ValueError(f"hang_after: got {self.hang_after}, expected seconds above 0")
+        if self.tuning is not None and self.tuning.seed in self.seeds:
+            raise ValueError(f"tuning.seed: got {self.tuning.seed}, which is one of the grid's seeds; expected another")
+
+
+@dataclass(frozen=True)
+class Factor:
+    """One factor with its levels, base first; `levels[name]` maps dotted config keys to values."""
+
+    name: str
+    levels: dict[str, dict[str, Any]]
+
+
+def load_grid(name: str) -> Grid:
+    """The grid called `name` in `ablations/` (the user's first), or at that path.
+
+    Raises:
+        ConfigError: naming the file, key, value and expectation.
+    """
+    path = catalog.grid_path(name)
+    values = read_yaml(path)
+    values.setdefault("name", path.stem)
+    return parse_grid(values, str(path))
+
+
+def parse_grid(values: Mapping[str, Any], where: str) -> Grid:
+    """A checked `Grid` from a mapping; `on` and `off` may be written bare, as YAML reads them."""
+    values = dict(values)
+    if isinstance(values.get("factors"), Mapping):
+        values["factors"] = {
+            _text(factor): {_text(k): v for k, v in levels.items()} if isinstance(levels, Mapping) else levels
+            for factor, levels in values["factors"].items()
+        }
+    if isinstance(values.get("cells"), list):
+        values["cells"] = [
+            {_text(f): _text(level) for f, level in cell.items()} if isinstance(cell, Mapping) else cell
+            for cell in values["cells"]
+        ]
+    grid = build(Grid, values, where)
+    parsed = {f.name: f for f in factors_of(grid, where)}
+    for number, cell in enumerate(grid.cells):
+        for factor, level in cell.items():
+            spot = f"{where}.cells[{number}]"
+            if factor not in parsed:
+                raise ConfigError(f"{spot}: no factor '{factor}'{nearest(factor, parsed)}")
+            if level not in parsed[factor].levels:
+                raise ConfigError(f"{spot}.{factor}: no level '{level}'{nearest(str(level), parsed[factor].levels)}")
+    return grid
+
+
+def factors_of(grid: Grid, where: str = "grid") -> list[Factor]:
+    """The factors with their levels as dotted keys to set."""
+    return [_factor(name, levels, f"{where}.factors.{name}") for name, levels in grid.factors.items()]
+
+
+def _factor(name: str, levels: Any, where: str) -> Factor:
+    components = catalog.component_names()
+    bundle = name not in components and "." not in name
+    if bundle and not isinstance(levels, Mapping):
+        raise ConfigError(
+            f"{where}: not a component and not a dotted config key, expected levels that set config keys, such as "
+            f"{{off: {{reward.length_bonus: false}}}}{nearest(name, components)}"
+        )
+    if isinstance(levels, Mapping):
+        items = list(levels.items())
+    elif isinstance(levels, Sequence) and not isinstance(levels, str):
+        items = [(_text(level), level) for level in levels]
+    else:
+        raise ConfigError(f"{where}: got {levels!r}, expected a list of levels or a mapping of names to values")
+    names = [level for level, _ in items]
+    if len(names) < 2 or len(set(names)) != len(names):
+        raise ConfigError(f"{where}: got levels {names}, expected at least two distinct ones")
+    if bundle:
+        for level, keys in items:
+            if not isinstance(keys, Mapping) or not all(isinstance(key, str) for key in keys):
+                raise ConfigError(f"{where}.{level}: got {keys!r}, expected a mapping of config keys to values")
+        return Factor(name, {level: dict(keys) for level, keys in items})
+    key = f"components.{name}" if name in components else name
+    return Factor(name, {level: {key: _component_value(v) if name in components else v} for level, v in items})
+
+
+def _component_value(value: Any) -> Any:
+    """A component's level as the recipe spells it: `on` and `off` (texts or YAML booleans) to true and false."""
+    return {"on": True, "off": False}.get(value, value) if isinstance(value, str) else value
+
+
+def _text(value: Any) -> str:
+    """A level's name; YAML reads bare `on` and `off` as booleans."""
+    if value is True:
+        return "on"
+    if value is False:
+        return "off"
+    return str(value)
+
+
+def grid_file(name: str) -> Path:
+    """Where the grid called `name` is."""
+    return catalog.grid_path(name)

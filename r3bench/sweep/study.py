@@ -1,0 +1,105 @@
+"""A study's folder: the resolved grid, the state of every cell as its run directory tells it, and the lock."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from r3bench.config.load import config_hash
+from r3bench.config.strict import plain
+from r3bench.errors import StateError
+from r3bench.files import read_json, write_json
+from r3bench.records import RunPaths, RunRecord
+from r3bench.sweep.cells import Cell, Duplicate
+from r3bench.sweep.grid import Grid
+from r3bench.sweep.lock import holder
+from r3bench.sweep.worker import finished, set_aside_torn
+
+STUDY_SCHEMA = 1
+State = Literal["finished", "elsewhere", "to_do"]
+
+
+@dataclass(frozen=True)
+class Study:
+    """A grid with the folder that holds its runs."""
+
+    root: Path  # runs/<study>
+    grid: Grid
+    cells: tuple[Cell, ...]  # in the order they are started
+    duplicates: tuple[Duplicate, ...]  # combinations that are the same run as a cell
+
+    @property
+    def file(self) -> Path:
+        """The resolved grid with its cells."""
+        return self.root / "study.json"
+
+    @property
+    def lock(self) -> Path:
+        """Held by the one dispatcher."""
+        return self.root / "study.lock"
+
+    def paths(self, cell: Cell) -> RunPaths:
+        """A cell's run directory."""
+        return RunPaths(self.root / cell.run_id)
+
+    def describe(self) -> dict[str, Any]:
+        """The content of `study.json`."""
+        return {
+            "schema": STUDY_SCHEMA,
+            "grid": plain(self.grid),
+            "cells": [
+                {
+                    "run_id": cell.run_id,
+                    "name": cell.name,
+                    "factors": cell.factors,
+                    "seed": cell.seed,
+                    "config_hash": config_hash(cell.recipe),
+                }
+                for cell in self.cells
+            ],
+            "duplicates": [plain(duplicate) for duplicate in self.duplicates],
+        }
+
+    def write(self) -> None:
+        """Write `study.json`, unless it would orphan runs of an older version of the grid.
+
+        Raises:
+            StateError: the folder holds runs that are no longer part of the grid.
+        """
+        known = {cell.run_id for cell in self.cells}
+        if self.file.exists():
+            try:
+                old = read_json(self.file)
+            except StateError:
+                old = {}  # torn: everything in it follows from the grid
+            stale = [
+                cell["run_id"]
+                for cell in old.get("cells", ())
+                if cell["run_id"] not in known and (self.root / cell["run_id"]).is_dir()
+            ]
+            if stale:
+                raise StateError(
+                    f"{self.root}: holds {len(stale)} runs of another version of this grid (such as {stale[0]}); "
+                    "give this version a folder of its own with --study NAME, or move those runs away"
+                )
+        description = self.describe()
+        if not self.file.exists() or old != description:
+            write_json(self.file, description)
+
+    def state(self, cell: Cell) -> tuple[State, RunRecord | None]:
+        """What the run directory says. Unreadable records of a cell nobody works on are set aside first."""
+        paths = self.paths(cell)
+        if not paths.root.is_dir():
+            return "to_do", None
+        if holder(paths.lock) is not None:
+            return "elsewhere", None
+        set_aside_torn(paths)
+        record = finished(cell.recipe, paths)
+        return ("finished", record) if record else ("to_do", None)
+
+    def foreign(self) -> Sequence[str]:
+        """Run directories in the folder that are not this grid's: copies, or runs started by hand."""
+        known = {cell.run_id for cell in self.cells}
+        if not self.root.is_dir():
+            return []
+        return sorted(p.name for p in self.root.iterdir() if p.name not in known and (p / "run.json").exists())

@@ -1,0 +1,221 @@
+"""One cell, from a recipe to `run.json`: lock, train, evaluate, record. Safe to call again after any interruption."""
+
+import contextlib
+import dataclasses
+import os
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from r3bench.config.load import config_hash, parse_recipe, resolved, run_id
+from r3bench.config.sections import Recipe
+from r3bench.config.trainer_fields import trainer_value
+from r3bench.errors import Diverged, R3BenchError, StateError
+from r3bench.files import read_json, write_json
+from r3bench.records import RunPaths, RunRecord, TrainRecord, read_record, write_record
+from r3bench.sweep.attempts import attempt
+from r3bench.sweep.cells import BASE_MODEL
+from r3bench.sweep.lock import exclusive
+
+Train = Callable[..., TrainRecord]  # (recipe, paths, quiet=...); writes its progress, checkpoints and model
+Evaluate = Callable[..., dict[str, dict[str, Any]]]  # (model, section, out, default_max_tokens=..., quiet=...)
+
+
+def finished(recipe: Recipe, paths: RunPaths) -> RunRecord | None:
+    """The record of a run that is finished and measured on all the recipe asks for, else None.
+
+    Raises:
+        StateError: `run.json` is of another run (a copied directory) or torn.
+    """
+    if not paths.record.exists():
+        return None
+    record = read_record(paths)
+    if record.config_hash != config_hash(recipe) or record.seed != recipe.seed:
+        raise StateError(
+            f"{paths.record}: is the record of {record.run_id}, not of {run_id(recipe)}; "
+            "the directory was copied or edited"
+        )
+    if record.train.outcome == "diverged":
+        return record
+    return record if _measured(record.eval, recipe) else None
+
+
+def run_cell(
+    recipe: Recipe,
+    directory: Path,
+    factors: Mapping[str, str] | None = None,
+    *,
+    quiet: bool = False,
+    halvings: int = 0,
+    train: Train | None = None,
+    evaluate: Evaluate | None = None,
+) -> RunRecord:
+    """Train and evaluate one run in `directory`; what is already there is kept.
+
+    Args:
+        recipe: checked recipe, with its seed.
+        directory: run directory, created when absent.
+        factors: factor -> level for the record; `{"base": "model"}` evaluates the start model without training.
+        quiet: no progress output.
+        halvings: how often the micro-batch is halved and accumulation doubled (after running out of memory).
+        train: in place of `r3bench.training.run.train`.
+        evaluate: in place of `r3bench.evaluation.driver.evaluate`.
+
+    Raises:
+        Locked: another process is at work in the directory.
+        StateError: the directory is of another run.
+    """
+    paths = RunPaths(directory)
+    factors = dict(factors or {})
+    lead = int(os.environ.get("RANK", "0")) == 0
+    directory.mkdir(parents=True, exist_ok=True)
+    with exclusive(paths.lock) if lead else contextlib.nullcontext():
+        set_aside_torn(paths)
+        record = finished(recipe, paths)
+        if record is not None:
+            return record
+        if lead:
+            _describe(recipe, paths)
+        base = factors == BASE_MODEL
+        trained = _untrained() if base else _trained(smaller_batches(recipe, halvings), paths, quiet, train)
+        summaries = {}
+        if trained.outcome == "finished" and lead:
+            summaries = _evaluated(recipe, paths, base, quiet, evaluate)
+        record = _record(recipe, factors, trained, summaries, read_json(paths.environment))
+        if lead:
+            write_record(record, paths)
+        return record
+
+
+def set_aside_torn(paths: RunPaths) -> list[Path]:
+    """Rename unreadable `run.json` and `train.json` so that they are made again; the new names."""
+    moved = []
+    for path in (paths.record, paths.train):
+        if path.exists():
+            try:
+                read_json(path)
+            except StateError:
+                target = path.with_name(f"{path.name}.torn")
+                os.replace(path, target)
+                moved.append(target)
+    return moved
+
+
+def _describe(recipe: Recipe, paths: RunPaths) -> None:
+    from r3bench.training.environment import environment
+
+    write_json(paths.config, resolved(recipe))
+    found = {**environment(), "started": datetime.now(UTC).isoformat("T", "seconds")}
+    if paths.environment.exists():
+        with contextlib.suppress(StateError):
+            found["started"] = read_json(paths.environment).get("started", found["started"])
+    write_json(paths.environment, found)
+
+
+def _trained(recipe: Recipe, paths: RunPaths, quiet: bool, train: Train | None) -> TrainRecord:
+    if paths.train.exists():
+        record = TrainRecord(**read_json(paths.train))
+        if record.outcome != "failed":
+            return record
+    if train is None:
+        from r3bench.training import run
+
+        train = run.train
+    try:
+        record = train(recipe, paths, quiet=quiet)
+    except Diverged as error:
+        record = dataclasses.replace(_untrained(), outcome="diverged", reason=str(error))
+    if not paths.train.exists():
+        write_json(paths.train, dataclasses.asdict(record))
+    return record
+
+
+def smaller_batches(recipe: Recipe, halvings: int) -> Recipe:
+    """The recipe with micro-batches halved `halvings` times and accumulation doubled: the same rows per update.
+
+    Raises:
+        R3BenchError: the micro-batch can't be halved that often.
+    """
+    if halvings == 0:
+        return recipe
+    trainer = dict(recipe.trainer)
+    rows = int(trainer_value(trainer, "per_device_train_batch_size"))
+    if rows % 2**halvings:
+        raise R3BenchError(
+            f"out of memory, and a micro-batch of {rows} rows can't be halved {halvings} times; "
+            "lower trainer.max_completion_length or use a larger device"
+        )
+    trainer["per_device_train_batch_size"] = rows // 2**halvings
+    trainer["gradient_accumulation_steps"] = int(trainer_value(trainer, "gradient_accumulation_steps")) * 2**halvings
+    if trainer.get("steps_per_generation"):
+        trainer["steps_per_generation"] = int(trainer["steps_per_generation"]) * 2**halvings
+    return dataclasses.replace(recipe, trainer=trainer)
+
+
+def _evaluated(
+    recipe: Recipe, paths: RunPaths, base: bool, quiet: bool, evaluate: Evaluate | None
+) -> dict[str, dict[str, Any]]:
+    model: str | Path = recipe.model.name if base else paths.model
+    if evaluate is None:
+        from r3bench.evaluation import driver
+
+        evaluate = driver.evaluate
+        if base:
+            from r3bench.training.models import model_folder
+
+            model = model_folder(recipe.model.name, recipe.model.revision)
+    cap = int(trainer_value(recipe.trainer, "max_completion_length"))
+    return evaluate(model, recipe.eval, paths.evaluation, default_max_tokens=cap, quiet=quiet)
+
+
+def _measured(summaries: Mapping[str, Mapping[str, Any]], recipe: Recipe) -> bool:
+    return all(task in summaries and summaries[task]["samples"] >= recipe.eval.samples for task in recipe.eval.tasks)
+
+
+def _untrained() -> TrainRecord:
+    return TrainRecord("finished", None, 0, 0, 0.0, "none", 1)
+
+
+def _record(
+    recipe: Recipe,
+    factors: dict[str, str],
+    train: TrainRecord,
+    summaries: dict[str, dict[str, Any]],
+    environment: dict[str, Any],
+) -> RunRecord:
+    commit = environment.get("commit")
+    return RunRecord(
+        run_id=run_id(recipe),
+        name=recipe.name,
+        config_hash=config_hash(recipe),
+        seed=recipe.seed,
+        factors=factors,
+        train=train,
+        eval=summaries,
+        commit=f"{commit}+dirty" if commit and environment.get("dirty") else commit,
+        started=environment["started"],
+        ended=datetime.now(UTC).isoformat("T", "seconds"),
+    )
+
+
+def job(recipe: Recipe, directory: Path, factors: Mapping[str, str], halvings: int = 0) -> dict[str, Any]:
+    """A cell as JSON-ready data, for an executor to hand to `run_job`."""
+    return {
+        "recipe": resolved(recipe),
+        "directory": str(directory.absolute()),
+        "factors": dict(factors),
+        "halvings": halvings,
+    }
+
+
+def run_job(work: Mapping[str, Any], train: Train | None = None, evaluate: Evaluate | None = None) -> dict[str, Any]:
+    """Run a cell described by `job`, noting the attempt in `attempts.jsonl`; the record as JSON-ready data."""
+    directory = Path(work["directory"])
+    recipe = parse_recipe(work["recipe"], str(directory / "config.json"))
+    halvings = work["halvings"]
+    with attempt(directory, halvings):
+        record = run_cell(
+            recipe, directory, work["factors"], quiet=True, halvings=halvings, train=train, evaluate=evaluate
+        )
+    return dataclasses.asdict(record)

@@ -1,0 +1,106 @@
+"""A cell that trains nothing but writes every file a real one does, in microseconds; deterministic in its recipe."""
+
+import hashlib
+import os
+import random
+import time
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from r3bench.config.load import config_hash
+from r3bench.errors import Diverged
+from r3bench.files import append_jsonl, replacing
+from r3bench.records import TrainRecord
+from r3bench.sweep.worker import run_job
+
+QUESTIONS = 6
+
+
+def toy_train(recipe, paths, quiet=False):
+    """Two steps, a checkpoint and a model; what goes wrong is told by files `<run>/fail`."""
+    append_jsonl(paths.root.parent / "executions.jsonl", {"run": paths.root.name, "what": "train"})
+    trouble = paths.root.parent / "trouble" / paths.root.name
+    if trouble.exists():
+        _go_wrong(trouble, recipe, paths)
+    for step in (1, 2):
+        append_jsonl(paths.metrics, {"step": step, "loss": 1 / step, "generated_tokens": 100 * step})
+    (paths.checkpoints / "checkpoint-2").mkdir(parents=True, exist_ok=True)
+    with replacing(paths.checkpoints / "checkpoint-2" / "weights") as file:
+        file.write_text("weights")
+    with replacing(paths.model / "weights") as file:
+        file.write_text(config_hash(recipe))
+    return TrainRecord("finished", None, 2, 200, 1.0, "toy", 1)
+
+
+def _go_wrong(trouble: Path, recipe, paths):
+    """`trouble` holds one word per attempt."""
+    kinds = trouble.read_text().split()
+    kind, rest = kinds[0], kinds[1:]
+    if rest:
+        trouble.write_text(" ".join(rest))
+    else:
+        trouble.unlink()
+    if kind == "bug":
+        raise ZeroDivisionError("a mistake")
+    if kind == "oom":
+        raise RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB")
+    if kind == "diverged":
+        raise Diverged("loss is nan at step 1")
+    if kind == "disk":
+        raise OSError(28, "No space left on device")
+    if kind == "die":
+        os.kill(os.getpid(), 9)
+    if kind == "hang":
+        time.sleep(600)
+
+
+def toy_evaluate(model, section, out, *, default_max_tokens, quiet=False):
+    """One shard per task and repeat, answers drawn from the model's name."""
+    summaries = {}
+    for task in section.tasks:
+        right = 0
+        for repeat in range(section.samples):
+            shard = out / task / f"repeat-{repeat}.parquet"
+            rows = [_answer(str(Path(model).parent.name), task, question, repeat) for question in range(QUESTIONS)]
+            right += sum(row["correct"] for row in rows)
+            if not shard.exists():
+                with replacing(shard) as file:
+                    pq.write_table(pa.Table.from_pylist(rows), file)
+        share = right / (QUESTIONS * section.samples)
+        summaries[task] = {
+            "questions": QUESTIONS,
+            "samples": section.samples,
+            f"avg@{section.samples}": share,
+            "mean_tokens": 10.0,
+            "truncated": 0.0,
+            "no_answer": 0.0,
+            "timeouts": 0,
+            "grader": "toy",
+        }
+    return summaries
+
+
+def _answer(name, task, question, repeat):
+    draw = random.Random(hashlib.sha256(f"{name}-{task}-{question}-{repeat}".encode()).hexdigest())
+    correct = draw.random() < 0.5
+    return {
+        "question": f"q{question}",
+        "repeat": repeat,
+        "seed": repeat,
+        "response": "42",
+        "tokens": 10,
+        "gold": "42",
+        "extracted": "42",
+        "reason": "equal",
+        "correct": correct,
+        "truncated": False,
+        "timed_out": False,
+        "grader": "toy",
+    }
+
+
+def run_toy(work):
+    """A cell for `ablate(run=...)`."""
+    return run_job(work, train=toy_train, evaluate=toy_evaluate)
