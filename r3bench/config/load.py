@@ -28,7 +28,7 @@ def apply_overrides(values: dict[str, Any], overrides: Sequence[str]) -> dict[st
         try:
             value = read_value(text)
         except ConfigError as error:
-            raise ConfigError(f"override '{override}': {error}") from error
+            raise ConfigError(f"override '{override}': {str(error).removeprefix('line 1: ')}") from error
         keys = path.strip().split(".")
         node = result
         for depth, key in enumerate(keys[:-1]):

@@ -111,5 +111,5 @@ class Recipe:
     name: str = "run"  # readable part of the run id
 
     def __post_init__(self) -> None:
-        if self.seed < 0:
-            raise ValueError(f"seed: got {self.seed}, expected 0 or above")
+        if not 0 <= self.seed < 2**32:
+            raise ValueError(f"seed: got {self.seed}, expected 0 to {2**32 - 1}")

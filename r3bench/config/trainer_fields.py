@@ -102,7 +102,7 @@ def _check_type(value: Any, types: list[str], choices: Sequence[str], where: str
     for name in types:
         kinds = PYTHON_TYPES.get(name)
         if kinds is not None and isinstance(value, kinds) and not (isinstance(value, bool) and name != "bool"):
-            return float(value) if name == "float" else value
+            return float(value) if name == "float" else value  # type: ignore[arg-type]
     number = spelled_number(value) if "float" in types else None
     if number is None or isinstance(value, bool):
         raise ConfigError(f"{where}: got {show(value)}, expected {' or '.join(SPOKEN[name] for name in types)}")

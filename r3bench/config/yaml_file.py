@@ -53,7 +53,7 @@ def _refuse_tricks(text: str) -> None:
     """Look through the parser's events, before anything is built."""
     depth = 0
     for event in yaml.parse(text, Loader=_PlainLoader):
-        line = event.start_mark.line + 1
+        line = event.start_mark.line + 1 if event.start_mark else 0
         if isinstance(event, yaml.AliasEvent):
             raise ConfigError(f"line {line}: alias '*{event.anchor}' is not supported; write the value out")
         tag = getattr(event, "tag", None)
