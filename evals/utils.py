@@ -1,0 +1,139 @@
+"""What the task files share: loading the questions, and scoring k responses to one of them.
+
+Usable with lm-eval alone: `lm_eval --include_path evals --tasks amc23 --metadata '{"style": "boxed"}' ...`; scores then
+come from `process_results`. `r3bench eval` stores every answer and computes the same figures from the stored ones.
+"""
+
+import hashlib
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from r3bench.errors import DataError
+from r3bench.evaluation.metrics import majority, pass_at_k
+from r3bench.evaluation.grading import current
+from r3bench.grading import Verdict, last_boxed
+from r3bench.prompts import Style, instruct
+
+
+def load(
+    *,
+    name: str,
+    items: int | dict[str, int],
+    hub: str | None = None,
+    revision: str | None = None,
+    subset: str | None = None,
+    split: str = "test",
+    problem: str = "problem",
+    answer: str = "answer",
+    id: str | None = None,
+    style: Style = "boxed",
+    **_: Any,
+) -> dict[str, Any]:
+    """The task's documents as a data set with columns id, problem, answer, prompt.
+
+    Args:
+        name: file stem in the folder $R3BENCH_DATA; a file there is used before the hub.
+        items: how many questions there must be; by source ('file', 'hub') where they differ.
+        hub, revision, subset, split: where the hub has it.
+        problem, answer, id: its columns there; without `id` one is made from the text of the problem.
+        style: instruction put around the problem, see `r3bench.prompts`.
+
+    Raises:
+        DataError: it can't be found, or holds another number of questions, an empty problem or two equal ids.
+    """
+    import datasets
+
+    columns = {"problem": problem, "answer": answer, "id": id}
+    rows, source = _rows(name=name, hub=hub, revision=revision, subset=subset, split=split, columns=columns)
+    wanted = items if isinstance(items, int) else items["file" if source.endswith(".jsonl") else "hub"]
+    if len(rows) != wanted:
+        raise DataError(f"{source}: {len(rows)} questions, expected {wanted}")
+    for row in rows:
+        if not row["problem"].strip() or not row["answer"].strip():
+            raise DataError(f"{source}: question {row['id']} has an empty problem or answer")
+        row["prompt"] = instruct(row["problem"], style)
+    if len({row["id"] for row in rows}) != len(rows):
+        raise DataError(f"{source}: question ids are not unique")
+    return {split: datasets.Dataset.from_list(rows)}
+
+
+def load_embedded(cap: int, split: str = "test", style: Style = "boxed", **_: Any) -> dict[str, Any]:
+    """The generated arithmetic questions of `r3bench.training.embedded`, columns as in `load`."""
+    import datasets
+
+    from r3bench.training.embedded import questions
+
+    rows = [{**row, "prompt": instruct(row["problem"], style)} for row in questions(split, cap)]  # type: ignore[arg-type]
+    return {split: datasets.Dataset.from_list(rows)}
+
+
+def _rows(
+    *, name: str, hub: str | None, revision: str | None, subset: str | None, split: str, columns: dict[str, str | None]
+) -> tuple[list[dict[str, str]], str]:
+    folder = os.environ.get("R3BENCH_DATA")
+    path = Path(folder) / f"{name}.jsonl" if folder else None
+    if path is not None and path.is_file():
+        raw = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+        return [_row(row, {"problem": "problem", "answer": "answer", "id": "id"}) for row in raw], str(path)
+    tried = f"{path} does not exist" if path is not None else "R3BENCH_DATA is not set"
+    if hub is None:
+        raise DataError(f"task {name}: no hub data set is known and {tried}")
+    import datasets
+
+    try:
+        table = datasets.load_dataset(hub, subset, split=split, revision=revision)
+    except (OSError, ValueError) as error:
+        reason = str(error).splitlines()[0][:200]
+        raise DataError(f"task {name}: {tried}, and hub data set {hub} can't be loaded: {reason}") from error
+    missing = {column for column in columns.values() if column} - set(table.column_names)
+    if missing:
+        raise DataError(f"hub data set {hub}: no column {sorted(missing)}; it has {table.column_names}")
+    return [_row(row, columns) for row in table], f"{hub}@{revision or 'main'}"
+
+
+def _row(row: dict[str, Any], columns: dict[str, str | None]) -> dict[str, str]:
+    problem = str(row[columns["problem"] or "problem"])
+    key = columns["id"]
+    name = str(row[key]) if key and row.get(key) is not None else hashlib.sha256(problem.encode()).hexdigest()[:12]
+    return {"id": name, "problem": problem, "answer": gold(row[columns["answer"] or "answer"])}
+
+
+def gold(value: Any) -> str:
+    r"""An answer column's value as a plain gold answer: a list's elements, 27.0 as 27, the part after ####, the box."""
+    if isinstance(value, (list, tuple)):
+        return ", ".join(gold(part) for part in value)
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))
+    text = str(value).strip()
+    if "####" in text:
+        return text.rpartition("####")[2].strip().replace(",", "")
+    boxed = last_boxed(text)
+    if boxed is not None:
+        return boxed
+    return text[1:-1].strip() if len(text) > 2 and text[0] == text[-1] == "$" and "$" not in text[1:-1] else text
+
+
+def keep_all(responses: Any, docs: Any) -> Any:
+    """An lm-eval filter that keeps all repeats; its default keeps the first and drops the rest."""
+    return responses
+
+
+def process_results(doc: dict[str, Any], results: list[Any]) -> dict[str, float]:
+    """Scores of one question from its k responses: avg@k, pass@k, maj@k, and the rates of no answer and time-outs."""
+    responses = list(results[0]) if isinstance(results[0], (list, tuple)) else list(results)
+    verdicts = current().grade(responses, [doc["answer"]] * len(responses))
+    return scores(verdicts)
+
+
+def scores(verdicts: list[Verdict]) -> dict[str, float]:
+    """The figures of one question from its verdicts."""
+    k, right = len(verdicts), sum(verdict.correct for verdict in verdicts)
+    return {
+        "avg@k": right / k,
+        "pass@k": pass_at_k(k, right, k),
+        "maj@k": majority([(verdict.extracted, verdict.correct) for verdict in verdicts]),
+        "no_answer": sum(verdict.extracted is None for verdict in verdicts) / k,
+        "timeouts": sum(verdict.timed_out for verdict in verdicts) / k,
+    }

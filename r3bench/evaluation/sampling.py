@@ -1,0 +1,81 @@
+"""What is drawn: one answer per (question, repeat), each from a random stream of its own. No torch here."""
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+BLOCK = 64  # uniforms drawn at a time
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How a token is chosen and when an answer ends."""
+
+    temperature: float  # 0: the likeliest token
+    top_p: float  # nucleus mass, 1: all tokens
+    max_tokens: int  # cap; an answer that reaches it without an end token is truncated
+
+
+@dataclass(frozen=True)
+class Draw:
+    """An answer to be sampled."""
+
+    question: str  # question id
+    repeat: int  # 0..k-1
+    seed: int  # of its random stream
+    prompt: str  # what the model reads, chat template applied
+
+
+@dataclass(frozen=True)
+class Completion:
+    """A sampled answer."""
+
+    text: str  # special tokens left out
+    tokens: int  # sampled tokens, the end token included
+    truncated: bool  # no end token within the cap
+
+
+class Backend(Protocol):
+    """Something that samples answers."""
+
+    name: str  # for the record, e.g. 'hf'
+    fingerprint: str  # changes with the weights
+
+    def chat(self, messages: Sequence[dict[str, str]]) -> str:
+        """The prompt text of a chat, ready for the answer; the last message's text if there is no template."""
+        ...
+
+    def generate(
+        self, draws: Sequence[Draw], sampling: Sampling, progress: Callable[[int], None]
+    ) -> list[Completion]:
+        """One completion per draw, in order; `progress` is called with the number of answers that finished.
+
+        Raises:
+            ConfigError: prompt and cap don't fit the model's context.
+        """
+        ...
+
+
+def draw_seed(seed: int, question: str, repeat: int) -> int:
+    """The seed of one answer's stream; 63 bits of a hash, so that more repeats or questions change no other stream."""
+    digest = hashlib.sha256(f"{seed}\0{question}\0{repeat}".encode()).digest()
+    return int.from_bytes(digest[:8], "big") >> 1
+
+
+class Stream:
+    """Uniform numbers in [0, 1) of one answer, one per token; equal on every machine and device."""
+
+    def __init__(self, seed: int) -> None:
+        self._generator = np.random.Generator(np.random.Philox(seed))
+        self._block = np.zeros(0)
+        self._next = 0
+
+    def next(self) -> float:
+        """The number for the next token."""
+        if self._next == len(self._block):
+            self._block, self._next = self._generator.random(BLOCK), 0
+        self._next += 1
+        return float(self._block[self._next - 1])
