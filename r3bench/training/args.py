@@ -11,8 +11,8 @@ class R3Config(GRPOConfig):
     """Arguments of `R3Trainer`: every GRPOConfig field, and these.
 
     Args:
-        components: name -> `True`, a preset's name, or a mapping of settings. Names are files in `./components/` and then
-            the shipped ones. Absent or `False`: off.
+        components: name -> `True`, a preset's name, or a mapping of settings. Names are files in `./components/`
+            and then the shipped ones. Absent or `False`: off.
         correctness: which reward functions decide right or wrong: `{"functions": [names], "threshold": 1.0}`. A row is
             right when every named function gives at least the threshold. Default: the first function, threshold 1.
         history: bounds of the trajectory history, see `r3bench.training.history.HistoryBounds`.

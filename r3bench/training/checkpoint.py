@@ -2,7 +2,7 @@
 
 checkpoint-N/r3bench/state.json, arrays.safetensors     components and counters, equal on all ranks
 checkpoint-N/r3bench/history-<rank>.{json,safetensors}  each rank's share of the trajectory history
-checkpoint-N/complete.json                              sizes of all files, written last: without it the checkpoint is torn
+checkpoint-N/complete.json                              sizes of all files, written last: without it, torn
 """
 
 import os

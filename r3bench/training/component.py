@@ -186,7 +186,7 @@ class Component:
         return [True] * len(groups)
 
     def probe(self, groups: Sequence[Group]) -> dict[int, Sequence[int]]:
-        """Before `mix`: global row -> completion positions whose hidden state (LM head input at that token) `observe` needs.
+        """Before `mix`: global row -> completion positions whose hidden state `observe` needs (LM head input there).
 
         Only called when `observes_tokens` and `probes_hidden`; costs a no-grad forward over the rows named.
         """
@@ -208,7 +208,7 @@ class Component:
         self._counts[key] = self._counts.get(key, 0.0) + amount
 
     def measure(self, key: str, value: float) -> None:
-        """Log a figure of this step, as `<name>/<key>`; averaged over the step, never summed, not evidence of acting."""
+        """Log a figure of this step, as `<name>/<key>`; averaged, never summed, not evidence of acting."""
         self._figures.setdefault(key, []).append(value)
 
     def take_figures(self) -> dict[str, float]:

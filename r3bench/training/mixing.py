@@ -128,8 +128,8 @@ def _historic_rows(
         first = rollout.groups[mixture.group].rows.start
         if not mixture.replaced and not layout.whole_groups:
             raise ConfigError(
-                f"components: mode 'append' needs whole groups on each process: {layout.local_rows} rows per process and "
-                f"num_generations={layout.group_rows}; use mode 'replace', or a multiple of {layout.group_rows} rows"
+                f"components: mode 'append' needs whole groups on each process: {layout.local_rows} rows per process "
+                f"and num_generations={layout.group_rows}; use mode 'replace', or a multiple of that many rows"
             )
         for number, trajectory in enumerate(found):
             target = first + mixture.replaced[number] if mixture.replaced else first

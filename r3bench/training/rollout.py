@@ -122,7 +122,7 @@ def open_rollout(inputs: list[dict[str, Any]], layout: Layout, heads: Sequence[M
 
 
 def append_multiple(layout: Layout, parts: int) -> int:
-    """Appended groups must be a multiple of this: equally many per rank, and rows that TRL's split into `parts` keeps."""
+    """Appended groups must be a multiple of this: equally many per rank, in rows that split into `parts`."""
     return layout.ranks * (parts // math.gcd(parts, layout.group_rows))
 
 

@@ -1,7 +1,8 @@
 """`R3Trainer`: TRL's GRPOTrainer with named moments for components.
 
-Owns no algorithm and copies no method: every override calls `super()`, and with all components off only that. What a
-moment is for stands in `component.py`; what the tensors look like, in `mixing.py`; what TRL promises, in `trl_adapter.py`.
+Owns no algorithm and copies no method: every override calls `super()`, and with all components off only that. What
+a moment is for stands in `component.py`; what the tensors look like, in `mixing.py`; what TRL promises, in
+`trl_adapter.py`.
 """
 
 import math
@@ -32,8 +33,8 @@ from r3bench.training.rollout import Layout, Rollout, append_multiple, open_roll
 class R3Trainer(GRPOTrainer):
     """GRPO with components.
 
-    A drop-in for `GRPOTrainer`: any model, data set and reward functions. A row's question is its `question_id` column if
-    there is one, else a hash of its prompt.
+    A drop-in for `GRPOTrainer`: any model, data set and reward functions. A row's question is its `question_id` column
+    if there is one, else a hash of its prompt.
 
     Args:
         model, reward_funcs, train_dataset, **kwargs: as in `GRPOTrainer`.
@@ -220,7 +221,7 @@ class R3Trainer(GRPOTrainer):
         return rewards
 
     def _score(self, rollout: Rollout, rewards: torch.Tensor) -> None:
-        """Fill the groups, let components give their own rewards, and write them into their columns of `rewards` (N, F)."""
+        """Fill the groups, let components give their rewards, write those into their columns of `rewards` (N, F)."""
         task = rewards[:, self._correct_columns]
         correct = (task >= self._threshold).all(dim=1)
         ends = {*self.eos_token_ids, self._tokenizer.pad_token_id}
@@ -388,7 +389,7 @@ class R3Trainer(GRPOTrainer):
         raise Diverged(f"step {self.state.global_step}: {quantity} is {value}; the batch is in {where}")
 
     def _observe(self, rollout: Rollout) -> None:
-        """Tokens, log-probs and entropies to all groups, trajectories to the history, evidence to the log. Collective."""
+        """Tokens and log-probs to all groups, trajectories to the history, evidence to the log. Collective."""
         step = self._step_view(rollout.groups)
         if self._observes_tokens:
             layout = rollout.layout

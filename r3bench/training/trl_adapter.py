@@ -43,8 +43,9 @@ OUTPUT_KEYS = (  # of _generate_and_score_completions, in the plainest setup
 )  # fmt: skip
 ATTRIBUTES = (  # of a constructed trainer
     "_step", "_metrics", "_logs", "_buffered_inputs", "_tokenizer", "accelerator", "num_generations", "num_iterations",
-    "reward_weights", "reward_func_names", "reward_funcs", "temperature", "loss_type", "beta", "ref_model", "scale_rewards",
-    "eos_token_ids", "max_completion_length", "mask_truncated_completions", "multi_objective_aggregation",
+    "reward_weights", "reward_func_names", "reward_funcs", "temperature", "loss_type", "beta", "ref_model",
+    "scale_rewards", "eos_token_ids", "max_completion_length", "mask_truncated_completions",
+    "multi_objective_aggregation",
     "pad_to_multiple_of",
 )  # fmt: skip
 ROW_MEAN_LOSSES = ("grpo", "sapo", "dr_grpo", "luspo")  # average over rows, so padding rows must be made up for
@@ -124,7 +125,7 @@ def score_tokens(
 ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
     """Log-probs and entropies of the completion tokens under the current policy or the reference, without gradient.
 
-    Collective: every rank must call it with the same number of rows. Returns per row two CPU float32 tensors of shape (T,).
+    Collective: every rank must call it with the same number of rows. Returns two lists of CPU float32 tensors (T,).
     """
     device = trainer.accelerator.device
     prompt_rows = [torch.tensor(ids, dtype=torch.long) for ids in prompts]
