@@ -149,6 +149,7 @@ class Ranking(Component):
 
     def __init__(self, config: RankingConfig, facts: Facts) -> None:
         super().__init__(config, facts)
+        self.uses_history = config.when == "no_history"
         self._step: Step | None = None
         self._ranked: set[int] = set()
 
@@ -222,7 +223,7 @@ class Ranking(Component):
             scores = domination_scores(figures[:, 0], figures[:, 1])
             self.count("dominations", int(scores.sum()))
             self.count("groups_without_domination", int(not scores.any()))
-            self.count("entropy_correlation", rank_correlation(figures[:, 0], figures[:, 1]))
+            self.measure("entropy_correlation", rank_correlation(figures[:, 0], figures[:, 1]))
             if config.order == "reversed":
                 scores = -scores
         return ramp(scores, max_reward=config.max_reward, ties=ties, rng=rng)

@@ -162,7 +162,7 @@ class Reflection(Component):
             chosen += [(group, shown) for shown in self._exemplars(group, step)]
         chosen = chosen[:limit]
         if self.config.placement == "append":
-            chosen = chosen[: len(chosen) - len(chosen) % getattr(self.facts, "append_multiple", 1)]
+            chosen = chosen[: len(chosen) - len(chosen) % self.facts.append_multiple]
         if not chosen:
             return []
         fetched = step.history.fetch([shown for _, shown in chosen])
@@ -178,10 +178,9 @@ class Reflection(Component):
         """Hard questions of the batch, hardest first, each once; equally hard ones in seeded order."""
         found = []
         seen = set()
-        taken: frozenset[int] = getattr(step, "taken", frozenset())
         for group in step.groups:
             mean, attempts = hardness(step.history.summaries(group.question), int(step.epoch), self.config.window)
-            free = group.provenance == "fresh" and group.index not in taken and group.question not in seen
+            free = group.provenance == "fresh" and group.index not in step.taken and group.question not in seen
             if free and attempts >= self.config.min_attempts and mean < self.config.threshold:
                 found.append((mean, group))
                 seen.add(group.question)
@@ -251,7 +250,7 @@ class Reflection(Component):
         rng: random.Random = self.facts.rng(step.step, self.name, f"reattach-{group.index}")
         chosen, place = rng.choice(solved), rng.randrange(len(group.correct))
         rewards = np.array(group.rewards, float)
-        rewards[place] = chosen.reward
+        rewards[place] = chosen.task_reward
         advantages = rewards - rewards.mean()  # no division by the deviation, as Critique-GRPO
         self.count("rows_reattached")
         return Mixture(

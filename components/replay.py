@@ -224,7 +224,7 @@ class Replay(Component):
         kept = np.setdiff1d(np.arange(size), replaced)
         own, other = mixed_advantages(
             group.rewards[kept],
-            [row.reward for row in historic],
+            [row.task_reward for row in historic],
             alpha=config.alpha,
             eps=0.0 if self.facts.scale_rewards == "none" else config.eps,
             normalisation=config.normalisation,

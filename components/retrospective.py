@@ -1,0 +1,429 @@
+"""Retrospective replay (RRL): arXiv 2504.14363.
+
+States of failed answers that looked promising when they were sampled are stored, and generation starts from them again
+later: the prefix is given, the policy writes the rest, and only the rest is trained.
+
+The paper's method section was not available to us. What is certain: a critic's value marks promising states explored
+early, and they are replayed to keep exploring (its abstract; RLEP, arXiv 2507.07451, section 2), without
+importance weights (ExGRPO, arXiv 2510.02245, section 2). The rest is a reading:
+
+| method | here |
+|---|---|
+| state s_t, question and first t answer tokens | `cuts`, `spacing`, `max_cuts`, `max_fraction`, `source` |
+| V(s_t), the critic | `value: value_head`, on the policy's detached hidden states; `gate_auc`, `learning_rate` |
+| promising | `promising` with `quantile`, `threshold` or `rise`; the best cut of an answer; `outcome` |
+| buffer | `per_question`, `max_states`, `max_age`; states are scored again when drawn |
+| replay over the whole run | `share`, `schedule`, `ramp_steps` |
+| stop | `retire` |
+
+Disclosed nowhere: thresholds, what counts as a state, buffer size, replay rate and schedule, whether only failures are
+replayed, the loss on prefix tokens. GRPO has no critic. `value_head` trains one; `monte_carlo` does without: a state is
+worth the success rate of its own continuations, and new states are tried out with `explore` of the draws. Say which was
+used. `random` is the control: values are drawn, so cuts and states are random. V(s_0) is the success rate of the
+question at its last visit without a prefix.
+"""
+
+import math
+import random
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+from r3bench.components._critic import ValueHead
+
+from r3bench.errors import ConfigError
+from r3bench.training.component import Component, Facts, Group, PlannedGroup, Step
+
+
+def paragraph_cuts(pieces: Sequence[str]) -> list[int]:
+    """Prefix lengths that end in a paragraph break, from the text of each token."""
+    cuts, tail = [], ""
+    for place, piece in enumerate(pieces):
+        if "\n\n" in tail + piece:
+            cuts.append(place + 1)
+        tail = (tail + piece)[-1:]
+    return cuts
+
+
+def cut_points(
+    length: int, breaks: Sequence[int], *, spacing: int, max_fraction: float, max_cuts: int, before: int
+) -> list[int]:
+    """Prefix lengths at which an answer may be cut, ascending.
+
+    Args:
+        length: answer tokens.
+        breaks: preferred prefix lengths; where none fits, every `spacing` tokens.
+        spacing: tokens between cuts of the grid.
+        max_fraction: longest prefix as a share of the answer.
+        max_cuts: at most this many, evenly chosen.
+        before: prefixes must be shorter than this (place of the final answer).
+    """
+    last = min(math.floor(max_fraction * length), before - 1, length - 1)
+    cuts = sorted({cut for cut in breaks if 1 <= cut <= last})
+    if not cuts:
+        cuts = list(range(spacing, last + 1, spacing))
+    if len(cuts) <= max_cuts:
+        return cuts
+    return [cuts[place] for place in np.linspace(0, len(cuts) - 1, max_cuts).round().astype(int)]
+
+
+def promising(
+    values: np.ndarray, base: np.ndarray, *, rule: str, quantile: float, threshold: float, rise: float
+) -> np.ndarray:
+    """Which of n states are promising, (n,) bool, from their values and the values V(s_0) of their questions."""
+    if not len(values):
+        return np.zeros(0, bool)
+    if rule == "quantile":
+        return np.asarray(values >= np.quantile(values, quantile))
+    return np.asarray(values >= threshold if rule == "absolute" else values - base >= rise)
+
+
+def leaks(text: str, answer: str | None) -> bool:
+    r"""Whether a prefix gives the answer away: a \boxed{}, or `answer` standing by itself in the text."""
+    if "\\boxed" in text:
+        return True
+    return bool(answer) and re.search(rf"(?<![\w.]){re.escape(str(answer))}(?![\w.]*\w)", text) is not None
+
+
+@dataclass
+class State:
+    """A stored state: the first tokens of an answer to a question."""
+
+    question: str  # question id
+    prefix: np.ndarray  # (t,) int32
+    step: int  # optimiser step at which it was seen
+    value: float  # latest value; NaN while unknown
+    uses: int = 0  # groups continued from it
+    features: np.ndarray | None = None  # (H,) hidden state, for the critic
+
+
+@dataclass(frozen=True)
+class RetrospectiveConfig:
+    """Settings of `retrospective`."""
+
+    value: Literal["value_head", "monte_carlo", "random"] = "value_head"  # where a state's value comes from
+    source: Literal["own", "canonical", "both"] = "own"  # prefixes of own answers, or of the data's 'solution' column
+    outcome: Literal["failed", "any"] = "failed"  # answers that states are taken from
+    cuts: Literal["paragraphs", "grid", "entropy"] = (
+        "paragraphs"  # where an answer is cut; paragraphs fall back to grid
+    )
+    spacing: int = 32  # tokens between cuts of the grid
+    max_cuts: int = 8  # cuts looked at per answer
+    max_fraction: float = 0.7  # longest prefix as a share of the answer
+    promising: Literal["quantile", "absolute", "rise"] = "quantile"  # what makes the best cut of an answer promising
+    quantile: float = 0.75  # V is at least this quantile of the batch's best cuts
+    threshold: float = 0.5  # V is at least this (absolute)
+    rise: float = 0.1  # V exceeds V(s_0) by at least this
+    share: float = 0.25  # rho, share of prompt slots that continue a stored state
+    schedule: Literal["constant", "ramp", "failing"] = (
+        "constant"  # rho as is, growing to it, or times the all-wrong share
+    )
+    ramp_steps: int = 100  # optimiser steps of the ramp
+    explore: float = 0.5  # share of the draws for states without a value yet (monte_carlo, canonical)
+    per_question: int = 4  # states kept per question, best first
+    max_states: int = 4096  # states kept in all, newest first
+    max_age: int | None = None  # optimiser steps a state is kept; null: no limit, reaching far back is the idea
+    retire: float = 0.5  # a question's states go when its success rate without a prefix reaches this
+    gate_auc: float = 0.6  # the critic's running AUC must reach this before states are collected
+    learning_rate: float = 0.05  # of the critic
+
+    def __post_init__(self) -> None:
+        for key in ("spacing", "max_cuts", "ramp_steps", "per_question", "max_states"):
+            if getattr(self, key) < 1:
+                raise ValueError(f"{key}: got {getattr(self, key)}, expected at least 1")
+        for key in ("max_fraction", "share", "retire"):
+            if not 0 < getattr(self, key) <= 1:
+                raise ValueError(f"{key}: got {getattr(self, key)}, expected a number in (0, 1]")
+        for key in ("quantile", "threshold", "explore", "gate_auc"):
+            if not 0 <= getattr(self, key) <= 1:
+                raise ValueError(f"{key}: got {getattr(self, key)}, expected a number in [0, 1]")
+        if self.max_age is not None and self.max_age < 1:
+            raise ValueError(f"max_age: got {self.max_age}, expected at least 1 step or null")
+        if self.value == "value_head" and self.cuts == "entropy":
+            raise ValueError("cuts: got 'entropy' with value 'value_head', expected paragraphs or grid")
+        if self.learning_rate <= 0:
+            raise ValueError(f"learning_rate: got {self.learning_rate}, expected a number above 0")
+
+
+class Retrospective(Component):
+    """Restarts generation from promising states of earlier failed answers."""
+
+    name = "retrospective"
+    Config = RetrospectiveConfig
+    observes_tokens = True
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
+        "monte_carlo": {"value": "monte_carlo"},  # critic-free
+        "random": {"value": "random"},  # control: random cuts, random states
+        "canonical": {"source": "canonical"},
+    }
+
+    config: RetrospectiveConfig
+
+    def __init__(self, config: RetrospectiveConfig, facts: Facts) -> None:
+        super().__init__(config, facts)
+        self.probes_hidden = config.value == "value_head"
+        self.states: dict[str, list[State]] = {}
+        self.critic = ValueHead(config.learning_rate)
+        self._failing = 0.0  # share of all-wrong groups in the last batch
+        self._pieces: dict[int, str] = {}  # token id -> text
+
+    @classmethod
+    def check(cls, config: RetrospectiveConfig, trainer: Mapping[str, Any], lowest_correct: float, where: str) -> None:
+        cap = trainer["max_completion_length"]
+        if cap is not None and config.spacing >= cap * config.max_fraction and config.cuts == "grid":
+            raise ConfigError(
+                f"{where}.spacing: got {config.spacing}, expected below {config.max_fraction} x max_completion_length="
+                f"{cap}: no answer would be cut"
+            )
+
+    # ------------------------------------------------------------------ replay
+
+    def plan(self, step: Step) -> list[PlannedGroup]:
+        self._expire(step.step)
+        rng = self.facts.rng(step.step, self.name, "plan")
+        slots = [group.index for group in step.groups if group.provenance == "fresh"]
+        slots = [slot for slot in slots if slot not in step.taken]
+        wanted = self._rate(step.step) * len(step.groups)
+        count = min(int(wanted) + (rng.random() < wanted % 1), len(slots))
+        states = self._draw(count, rng)
+        return [
+            PlannedGroup(state.question, "continuation", slot, prefix_ids=tuple(int(t) for t in state.prefix))
+            for slot, state in zip(sorted(rng.sample(slots, len(states))), states, strict=True)
+        ]
+
+    def _rate(self, step: int) -> float:
+        """rho_n."""
+        if self.config.schedule == "ramp":
+            return self.config.share * min(1.0, step / self.config.ramp_steps)
+        return self.config.share * (self._failing if self.config.schedule == "failing" else 1.0)
+
+    def _draw(self, count: int, rng: random.Random) -> list[State]:
+        """At most `count` states of different questions."""
+        chosen: list[State] = []
+        everything = [state for question in sorted(self.states) for state in self.states[question]]
+        rng.shuffle(everything)
+        unknown = [state for state in everything if math.isnan(state.value)]
+        known = [state for state in everything if not math.isnan(state.value)]
+        if self.config.value == "value_head":
+            known = self._rescored(known[: 2 * count])
+        tries = sum(rng.random() < self.config.explore for _ in range(count)) if known else count
+        for pool, limit in ((unknown, tries), (known, count), (unknown, count)):
+            for state in pool:
+                if len(chosen) < limit and all(state.question != other.question for other in chosen):
+                    chosen.append(state)
+        return chosen
+
+    def _rescored(self, states: list[State]) -> list[State]:
+        """The states by their value under the current critic, best first."""
+        for state in states:
+            if state.features is not None:
+                state.value = float(self.critic.value(state.features[None])[0])
+        return sorted(states, key=lambda state: -state.value)
+
+    # ------------------------------------------------------------------ collection
+
+    def probe(self, groups: Sequence[Group]) -> dict[int, Sequence[int]]:
+        return {group.rows[place]: [cut - 1 for cut in cuts] for group, place, cuts in self._cut_rows(groups)}
+
+    def _cut_rows(self, groups: Sequence[Group]) -> list[tuple[Group, int, list[int]]]:
+        """(group, place, prefix lengths) of the answers to bare questions that can be cut."""
+        rows = []
+        for group in groups:
+            for place in range(len(group.correct)) if group.provenance == "fresh" else ():
+                cuts = self._cuts(group, place)
+                if cuts:
+                    rows.append((group, place, cuts))
+        return rows
+
+    def observe(self, step: Step) -> None:
+        fresh = [group for group in step.groups if group.provenance == "fresh"]
+        if fresh:
+            self._failing = float(np.mean([not group.correct.any() for group in fresh]))
+        self._credit(step)
+        for group in fresh:
+            if group.correct.mean() >= self.config.retire:
+                self.count("states_retired", len(self.states.pop(group.question, [])))
+        self._collect(step)
+        self._trim()
+        self.measure("states", sum(map(len, self.states.values())))
+
+    def _credit(self, step: Step) -> None:
+        """Book the continuations against the states they started from."""
+        for group in step.groups:
+            if group.provenance != "continuation":
+                continue
+            success = float(group.correct.mean())
+            self.count("groups")
+            self.count("tokens_given", group.prefix)
+            self.count("converted", int(group.correct.any()))
+            self.count("rows_correct", int(group.correct.sum()))
+            stored = self.states.get(group.question, [])
+            prefix = group.completion_ids[0][: group.prefix] if group.completion_ids else np.zeros(0)
+            for state in [s for s in stored if np.array_equal(s.prefix, prefix)]:
+                state.uses += 1
+                if self.config.value == "monte_carlo" or math.isnan(state.value):
+                    state.value = success
+                if success == 1 or (self.config.value == "monte_carlo" and success == 0):
+                    stored.remove(state)  # nothing left to learn from it, or hopeless
+
+    def _collect(self, step: Step) -> None:
+        config = self.config
+        rows = self._cut_rows(step.groups)
+        for group in step.groups:
+            if group.provenance == "fresh" and group.correct.mean() < config.retire and config.source != "own":
+                self._canonical(group, step)
+        if config.value == "value_head" and self.critic.auc < config.gate_auc:
+            self.count("steps_gate_closed")
+        elif config.source != "canonical":
+            wanted = [row for row in rows if row[0].correct.mean() < config.retire]
+            self._collect_own([row for row in wanted if not row[0].correct[row[1]] or config.outcome == "any"], step)
+        if config.value == "value_head":
+            self._learn(rows)  # last: a value must not know the outcome of its own answer
+
+    def _collect_own(self, rows: list[tuple[Group, int, list[int]]], step: Step) -> None:
+        """Store the best cut of each answer where it is promising."""
+        config = self.config
+        best, base = [], []
+        for group, place, cuts in rows:
+            row = group.rows[place]
+            rng = self.facts.rng(step.step, self.name, row)
+            features = group.hidden.get(place)
+            values = np.array([rng.random() for _ in cuts]) if features is None else self.critic.value(features)
+            at = int(np.argmax(values))
+            state = State(
+                question=group.question,
+                prefix=np.asarray(group.completion_ids[place][: cuts[at]], np.int32),
+                step=step.step,
+                value=float(values[at]),
+                features=None if features is None else features[at].astype(np.float32),
+            )
+            best.append(state)
+            base.append(float(group.correct.mean()))
+        if config.value == "monte_carlo":
+            for state in best:
+                state.value = math.nan  # the cut was random; its continuations will tell
+                self._store(state)
+            return
+        keep = promising(
+            np.array([state.value for state in best]), np.array(base),
+            rule=config.promising, quantile=config.quantile, threshold=config.threshold, rise=config.rise,
+        )  # fmt: skip
+        for state, kept in zip(best, keep, strict=True):
+            if kept:
+                self._store(state)
+
+    def _learn(self, rows: list[tuple[Group, int, list[int]]]) -> None:
+        """Train the critic on the hidden states at the cuts."""
+        if not rows:
+            return
+        features = np.concatenate([group.hidden[place] for group, place, _ in rows])
+        returns = np.concatenate([np.full(len(cuts), float(group.correct[place])) for group, place, cuts in rows])
+        self.critic.learn(features, returns)
+        self.measure("value_auc", self.critic.auc)
+
+    def _cuts(self, group: Group, place: int) -> list[int]:
+        ids = group.completion_ids[place]
+        texts = [self._text(int(token)) for token in ids]
+        breaks: list[int] = []
+        if self.config.cuts == "paragraphs":
+            breaks = paragraph_cuts(texts)
+        elif self.config.cuts == "entropy":
+            breaks = [int(t) for t in np.argsort(-group.entropies[place], kind="stable")[: 2 * self.config.max_cuts]]
+        return self._cut_points(texts, breaks)
+
+    def _cut_points(self, texts: Sequence[str], breaks: Sequence[int]) -> list[int]:
+        ends = np.cumsum([len(text) for text in texts])
+        answer = "".join(texts).find("\\boxed")
+        return cut_points(
+            len(texts),
+            breaks,
+            spacing=self.config.spacing,
+            max_fraction=self.config.max_fraction,
+            max_cuts=self.config.max_cuts,
+            before=len(texts) if answer < 0 else int(np.searchsorted(ends, answer, "right")) + 1,
+        )
+
+    def _text(self, token: int) -> str:
+        if token not in self._pieces:
+            self._pieces[token] = self.facts.decode([token])
+        return self._pieces[token]
+
+    def _canonical(self, group: Group, step: Step) -> None:
+        """Store one random prefix of the data's own solution, if there is one that does not give the answer away."""
+        solution = group.columns.get("solution")
+        if not solution:
+            self.count("questions_without_solution")
+            return
+        ids = self.facts.encode(str(solution))
+        texts = [self._text(token) for token in ids]
+        answer = group.columns.get("answer")
+        cuts = [
+            cut for cut in self._cut_points(texts, paragraph_cuts(texts)) if not leaks("".join(texts[:cut]), answer)
+        ]
+        if cuts:
+            cut = self.facts.rng(step.step, self.name, f"canonical-{group.question}").choice(cuts)
+            self._store(State(group.question, np.array(ids[:cut], np.int32), step.step, math.nan))
+
+    def _store(self, state: State) -> None:
+        stored = self.states.setdefault(state.question, [])
+        if any(np.array_equal(state.prefix, other.prefix) for other in stored):
+            return
+        stored.append(state)
+        self.count("states_collected")
+        # Best first; a state nobody has tried counts as promising as any.
+        stored.sort(key=lambda s: (-(1.0 if math.isnan(s.value) else s.value), -s.step))
+        del stored[self.config.per_question :]
+
+    def _trim(self) -> None:
+        self.states = {question: stored for question, stored in self.states.items() if stored}
+        everything = [state for stored in self.states.values() for state in stored]
+        for state in sorted(everything, key=lambda s: s.step)[: max(0, len(everything) - self.config.max_states)]:
+            self.states[state.question].remove(state)
+        self.states = {question: stored for question, stored in self.states.items() if stored}
+
+    def _expire(self, step: int) -> None:
+        if self.config.max_age is not None:
+            limit = step - self.config.max_age
+            for question, stored in self.states.items():
+                self.states[question] = [state for state in stored if state.step >= limit]
+
+    def acted(self, totals: Mapping[str, float]) -> bool:
+        return totals.get("retrospective/groups", 0) > 0
+
+    # ------------------------------------------------------------------ checkpoint
+
+    def state_dict(self) -> dict[str, Any]:
+        states = [state for question in sorted(self.states) for state in self.states[question]]
+        features = [state.features for state in states if state.features is not None]
+        return {
+            "rows": [
+                [
+                    state.question, state.step, None if math.isnan(state.value) else state.value, state.uses,
+                    len(state.prefix), state.features is not None,
+                ]
+                for state in states
+            ],
+            "prefixes": np.concatenate([np.zeros(0, np.int32), *[state.prefix for state in states]]),
+            "features": np.array(features, np.float32).reshape(len(features), -1),
+            "failing": self._failing,
+            "critic": [self.critic.updates, self.critic.auc],
+            "critic_bias": self.critic.bias,
+            **{f"critic_{key}": value for key, value in self.critic.arrays.items()},
+        }  # fmt: skip
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.states = {}
+        start = used = 0
+        for question, step, value, uses, length, has_features in state["rows"]:
+            prefix = np.asarray(state["prefixes"][start : start + length], np.int32)
+            features = np.asarray(state["features"][used], np.float32) if has_features else None
+            start, used = start + length, used + bool(has_features)
+            self.states.setdefault(question, []).append(
+                State(question, prefix, step, math.nan if value is None else value, uses, features)
+            )
+        self._failing = float(state["failing"])
+        self.critic.updates, self.critic.auc = int(state["critic"][0]), float(state["critic"][1])
+        self.critic.bias = np.asarray(state["critic_bias"], float)
+        self.critic.arrays = {key: np.asarray(state[f"critic_{key}"], float) for key in self.critic.arrays}
