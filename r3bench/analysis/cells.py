@@ -1,0 +1,186 @@
+"""Per cell: accuracy with its interval, gains over the untrained model and over all off, cost, and whether it acted."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from r3bench.analysis.distributions import holm, t_two_sided
+from r3bench.analysis.effects import Interval, interval
+from r3bench.analysis.prepare import Prepared, benchmark_sets, prepare
+from r3bench.analysis.results import Results
+from r3bench.analysis.twoway import two_way
+
+BASE_LABEL = "untrained model"
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A number with both intervals."""
+
+    value: float
+    like_these: Interval  # two-way: seeds and questions
+    these: Interval  # on exactly these questions: seeds only
+
+
+@dataclass(frozen=True)
+class CellRow:
+    """One cell (or the untrained model) on one benchmark."""
+
+    benchmark: str
+    label: str  # 'replay + ranking', 'all off', 'untrained model'
+    levels: Mapping[str, str]  # factor -> level; empty for the untrained model
+    base: bool
+    runs: tuple[str, ...]  # ids of all its runs, failed ones included
+    seeds: tuple[int, ...]
+    diverged: int
+    failed: int
+    accuracy: Estimate | None  # None where no run was measured
+    gain_base: Estimate | None  # over the untrained model
+    gain_off: Estimate | None  # over the cell with every factor at its reference
+    best: bool  # better than every other cell, Holm-adjusted two-way p below 1 - confidence
+    tokens: float | None  # response tokens per answer
+    truncated: float | None  # share of answers that hit the cap
+    generated_tokens: float | None  # completion tokens sampled in training, mean over runs
+    train_seconds: float | None  # mean over runs
+    acted: Mapping[str, tuple[int, int]]  # component -> (runs in which it acted, runs in which it was on)
+
+    def record(self) -> dict[str, Any]:
+        """Flat JSON form; accuracies 0-1."""
+        flat: dict[str, Any] = {
+            "benchmark": self.benchmark, "cell": self.label, "levels": dict(self.levels), "base_model": self.base,
+            "runs": list(self.runs), "seeds": list(self.seeds), "diverged": self.diverged, "failed": self.failed,
+            "best": self.best, "tokens": self.tokens, "truncated": self.truncated,
+            "generated_tokens": self.generated_tokens, "train_seconds": self.train_seconds,
+            "acted": {k: list(v) for k, v in self.acted.items()},
+        }  # fmt: skip
+        for key, estimate in (("accuracy", self.accuracy), ("gain_base", self.gain_base), ("gain_off", self.gain_off)):
+            flat[key] = estimate.value if estimate else None
+            for suffix, part in (("", "like_these"), ("_these_questions", "these")):
+                found = getattr(estimate, part) if estimate else None
+                for name in ("se", "df", "low", "high"):
+                    flat[f"{key}_{name}{suffix}"] = getattr(found, name) if found else None
+        return flat
+
+
+_Found = tuple[Estimate | None, Estimate | None, Estimate | None, bool]  # accuracy, gain_base, gain_off, best
+
+
+def cell_rows(results: Results, failed_score: str | None = None) -> list[CellRow]:
+    """All cells on all benchmarks and on the macro average: benchmark by benchmark, the untrained model first."""
+    rows: list[CellRow] = []
+    for name, members in benchmark_sets(results).items():
+        data = prepare(results, name, members, failed_score)
+        found = _estimates(results, data) if data else {}
+        order = [-1] if any(r.base for r in results.runs) else []
+        for index in [*order, *range(len(results.cells))]:
+            rows.append(_row(results, name, members, index, found.get(index, (None, None, None, False))))
+    return rows
+
+
+def _row(results: Results, name: str, members: tuple[str, ...], index: int, found: _Found) -> CellRow:
+    where = np.flatnonzero(results.cell_of == index)
+    runs = [results.runs[i] for i in where]
+    cell = results.cells[index] if index >= 0 else ()
+    trained = [r.record.train for r in runs if r.record is not None] if index >= 0 else []
+    tokens, truncated = _lengths(results, members, where)
+    acted: dict[str, tuple[int, int]] = {}
+    for record in trained:
+        for component, did in record.acted.items():
+            before = acted.get(component, (0, 0))
+            acted[component] = (before[0] + bool(did), before[1] + 1)
+    return CellRow(
+        benchmark=name,
+        label=results.label(cell) if index >= 0 else BASE_LABEL,
+        levels=dict(zip(results.factors, cell, strict=True)) if index >= 0 else {},
+        base=index < 0,
+        runs=tuple(r.run for r in runs),
+        seeds=tuple(sorted(r.seed for r in runs)),
+        diverged=sum(r.outcome == "diverged" for r in runs),
+        failed=sum(r.outcome == "failed" for r in runs),
+        accuracy=found[0],
+        gain_base=found[1],
+        gain_off=found[2],
+        best=found[3],
+        tokens=tokens,
+        truncated=truncated,
+        generated_tokens=float(np.mean([t.generated_tokens for t in trained])) if trained else None,
+        train_seconds=float(np.mean([t.train_seconds for t in trained])) if trained else None,
+        acted=acted,
+    )
+
+
+def _lengths(results: Results, members: tuple[str, ...], where: np.ndarray) -> tuple[float | None, float | None]:
+    """Mean tokens per answer and truncated share over the measured runs, benchmarks weighing the same."""
+    lengths, cut = [], []
+    for member in members:
+        score = results.benchmarks[member]
+        measured = where[score.measured[where]]
+        if len(measured) and score.tokens is not None and not np.isnan(score.tokens[measured]).any():
+            lengths.append(float(np.average(score.tokens[measured], weights=score.samples[measured])))
+        if len(measured) and score.truncated is not None:
+            cut.append(float(score.truncated[measured].sum() / score.samples[measured].sum()))
+    full = len(members)
+    return (
+        float(np.mean(lengths)) if len(lengths) == full else None,
+        float(np.mean(cut)) if len(cut) == full else None,
+    )
+
+
+def _estimates(results: Results, data: Prepared) -> dict[int, _Found]:
+    """cell index (-1: untrained model) -> accuracy, gain over untrained, gain over all off, best."""
+    confidence = results.declared.confidence
+    average = data.cell_weights()
+    base = data.base_weights()
+    place = {results.cells.index(cell): i for i, cell in enumerate(data.cells)}
+    off = next((i for i, c in enumerate(data.cells) if all(
+        level == levels[0] for level, levels in zip(c, results.factors.values(), strict=True))), None)  # fmt: skip
+    weights, slots = [], []
+    for index, i in place.items():
+        weights.append(average[i])
+        slots.append((index, 0))
+        if base is not None:
+            weights.append(average[i] - base)
+            slots.append((index, 1))
+        if off is not None and i != off:
+            weights.append(average[i] - average[off])
+            slots.append((index, 2))
+    if base is not None:
+        weights.append(base)
+        slots.append((-1, 0))
+    estimates = _with_intervals(data, np.stack(weights), confidence)
+    found: dict[int, list[Any]] = {index: [None, None, None, False] for index, _ in slots}
+    for (index, slot), estimate in zip(slots, estimates, strict=True):
+        found[index][slot] = estimate
+    winner = _resolved_best(data, average, 1 - confidence)
+    for index, i in place.items():
+        found[index][3] = i == winner
+    return {index: (values[0], values[1], values[2], values[3]) for index, values in found.items()}
+
+
+def _with_intervals(data: Prepared, weights: np.ndarray, confidence: float) -> list[Estimate]:
+    parts = two_way(data.scores, weights, data.error, data.untrained)
+    untrained_only = (np.abs(weights[:, np.isnan(data.untrained)]) < 1e-15).all(axis=1)
+    like_these = interval(parts.estimate, parts.total, parts.df, confidence)
+    these = interval(parts.estimate, parts.run, parts.df_run, confidence)
+    if untrained_only.any():  # no training noise in it, so the questions' degrees of freedom are all there is
+        for i in np.flatnonzero(untrained_only):
+            one = slice(i, i + 1)
+            like_these[i] = interval(parts.estimate[one], parts.total[one], parts.df_question, confidence)[0]
+            these[i] = interval(parts.estimate[one], parts.run[one], parts.df_question, confidence)[0]
+    return [Estimate(float(v), a, b) for v, a, b in zip(parts.estimate, like_these, these, strict=True)]
+
+
+def _resolved_best(data: Prepared, average: np.ndarray, alpha: float) -> int | None:
+    """The cell that beats every other one (Holm over the comparisons), or None."""
+    if len(average) < 2:
+        return None
+    means = sum(y.mean(axis=1) for y in data.scores)
+    top = int(np.argmax(average @ means))
+    others = [i for i in range(len(average)) if i != top]
+    parts = two_way(data.scores, average[top] - average[others], data.error, data.untrained)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        p = t_two_sided(parts.estimate / np.sqrt(parts.total), parts.df)
+    adjusted = holm(p)
+    return top if not np.isnan(adjusted).any() and (adjusted < alpha).all() else None

@@ -1,0 +1,190 @@
+"""Effect estimates of a study: estimate, both intervals, bootstrap, adjusted p values, equivalence."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from r3bench.analysis.bootstrap import two_way_bootstrap
+from r3bench.analysis.distributions import benjamini_hochberg, holm, t_quantile, t_two_sided, t_upper
+from r3bench.analysis.lattice import Contrast, contrasts
+from r3bench.analysis.prepare import MACRO, Prepared, benchmark_sets, observed_factors, prepare
+from r3bench.analysis.results import Results
+from r3bench.analysis.twoway import TwoWay, two_way
+from r3bench.errors import ConfigError, nearest
+
+
+@dataclass(frozen=True)
+class Interval:
+    """An estimate with its uncertainty under one question asked; None where the design can't give it."""
+
+    se: float | None
+    df: float | None
+    low: float | None
+    high: float | None
+    p: float | None  # two-sided, of no effect
+
+
+@dataclass(frozen=True)
+class Effect:
+    """One effect on one benchmark, in accuracy (0-1)."""
+
+    benchmark: str
+    kind: str  # main, interaction, shapley, leave_one_out, add_one
+    term: str
+    factors: tuple[str, ...]
+    estimate: float
+    like_these: Interval  # questions are a sample too: two-way standard error; the headline
+    these: Interval  # on exactly these questions: seeds are the only noise
+    boot_low: float | None  # two-way bootstrap percentiles
+    boot_high: float | None
+    family: str  # 'primary' (Holm) or 'secondary' (Benjamini-Hochberg)
+    p_adjusted: float | None
+    equivalence_p: float | None  # p of |effect| >= margin (two one-sided tests, the larger)
+    assumes: str | None  # what stands in for cells that were not run
+
+    def verdict(self, alpha: float = 0.05) -> str:
+        """'up', 'down', 'negligible' (shown to be inside the margin) or 'unresolved'."""
+        if self.p_adjusted is not None and self.p_adjusted < alpha:
+            return "up" if self.estimate > 0 else "down"
+        if self.equivalence_p is not None and self.equivalence_p < alpha:
+            return "negligible"
+        return "unresolved"
+
+    def record(self) -> dict[str, Any]:
+        """Flat JSON form."""
+        return {
+            "benchmark": self.benchmark, "term": self.term, "kind": self.kind, "estimate": self.estimate,
+            "se": self.like_these.se, "df": self.like_these.df, "low": self.like_these.low,
+            "high": self.like_these.high, "p": self.like_these.p, "p_adjusted": self.p_adjusted,
+            "family": self.family, "equivalence_p": self.equivalence_p,
+            "se_these_questions": self.these.se, "df_these_questions": self.these.df,
+            "low_these_questions": self.these.low, "high_these_questions": self.these.high,
+            "p_these_questions": self.these.p, "bootstrap_low": self.boot_low, "bootstrap_high": self.boot_high,
+            "assumes": self.assumes,
+        }  # fmt: skip
+
+
+def number(value: float) -> float | None:
+    """A finite float, or None."""
+    return float(value) if np.isfinite(value) else None
+
+
+def interval(estimate: np.ndarray, variance: np.ndarray, df: float, confidence: float) -> list[Interval]:
+    """Student intervals of (E,) estimates with (E,) variances."""
+    se = np.sqrt(variance)
+    half = t_quantile(0.5 + confidence / 2, df) * se
+    with np.errstate(divide="ignore", invalid="ignore"):
+        p = t_two_sided(np.where(se > 0, estimate / se, np.where(estimate == 0, 0.0, np.inf)), df)
+    known = df >= 1
+    return [
+        Interval(number(se[i]) if known else None, float(df) if known else None, number(estimate[i] - half[i]),
+                 number(estimate[i] + half[i]), number(p[i]) if np.isfinite(se[i]) else None)
+        for i in range(len(estimate))
+    ]  # fmt: skip
+
+
+def equivalence(estimate: np.ndarray, variance: np.ndarray, df: float, margin: float) -> np.ndarray:
+    """(E,) p of the two one-sided tests that an effect lies inside +-margin (Schuirmann 1987)."""
+    se = np.sqrt(variance)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return np.maximum(t_upper((estimate + margin) / se, df), t_upper((margin - estimate) / se, df))
+
+
+def effects(
+    results: Results, failed_score: str | None = None, draws: int = 2000, seed: int = 0
+) -> tuple[list[Effect], list[str]]:
+    """Every estimable effect on every benchmark and on the macro average.
+
+    Args:
+        results: the study.
+        failed_score: overrides the declared rule for diverged and failed runs ('drop' is the sensitivity analysis).
+        draws: bootstrap draws; 0 leaves the bootstrap out.
+        seed: of the bootstrap.
+
+    Returns:
+        The effects, macro average first, and notes on what the design could not give.
+    """
+    if not results.factors:
+        return [], ["no factor: a study of one cell has no effects"]
+    check_primary(results)
+    rows: list[tuple[Prepared, Contrast, dict[str, Any]]] = []
+    notes: list[str] = []
+    for name, members in benchmark_sets(results).items():
+        data = prepare(results, name, members, failed_score)
+        if data is None:
+            continue
+        wanted, found = contrasts(observed_factors(results, data.cells), data.cells, data.runs_per_cell.tolist())
+        notes += [*data.notes, *found, *_design_notes(data)]
+        if wanted:
+            rows += [(data, c, v) for c, v in zip(wanted, _estimates(data, wanted, results, draws, seed), strict=True)]
+    families = [_primary(results, data, contrast) for data, contrast, _ in rows]
+    p = np.array([np.nan if v["like_these"].p is None else v["like_these"].p for *_, v in rows], float)
+    primary = np.array(families, bool)
+    adjusted = np.where(primary, holm(np.where(primary, p, np.nan)), benjamini_hochberg(np.where(primary, np.nan, p)))
+    return [
+        Effect(
+            benchmark=data.benchmark, kind=contrast.kind, term=contrast.term, factors=contrast.factors,
+            family="primary" if first else "secondary", p_adjusted=number(q), assumes=contrast.assumes, **values,
+        )
+        for (data, contrast, values), first, q in zip(rows, families, adjusted, strict=True)
+    ], list(dict.fromkeys(notes))  # fmt: skip
+
+
+def _estimates(
+    data: Prepared, wanted: Sequence[Contrast], results: Results, draws: int, seed: int
+) -> list[dict[str, Any]]:
+    weights = np.stack([c.weights for c in wanted]) @ data.cell_weights()
+    parts = two_way(data.scores, weights, data.error, data.untrained)
+    confidence, margin = results.declared.confidence, results.declared.margin
+    like_these = interval(parts.estimate, parts.total, parts.df, confidence)
+    these = interval(parts.estimate, parts.run, parts.df_run, confidence)
+    inside = equivalence(parts.estimate, parts.total, parts.df, margin)
+    low, high = boot_interval(data, weights, parts, confidence=confidence, draws=draws, seed=seed)
+    return [
+        {
+            "estimate": float(parts.estimate[i]), "like_these": like_these[i], "these": these[i],
+            "boot_low": number(low[i]), "boot_high": number(high[i]), "equivalence_p": number(inside[i]),
+        }
+        for i in range(len(wanted))
+    ]  # fmt: skip
+
+
+def boot_interval(
+    data: Prepared, weights: np.ndarray, parts: TwoWay, *, confidence: float, draws: int, seed: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """(E,) percentile limits of the two-way bootstrap; NaN without an error model or with draws = 0."""
+    if draws == 0 or data.error.df < 1:
+        return np.full(len(weights), np.nan), np.full(len(weights), np.nan)
+    sample = two_way_bootstrap(data.scores, weights, data.error, parts, draws=draws, seed=seed)
+    tail = (1 - confidence) / 2
+    low, high = np.quantile(sample, [tail, 1 - tail], axis=0)
+    return low, high
+
+
+def check_primary(results: Results) -> None:
+    """`ConfigError` for a primary factor that the study does not have."""
+    for factor in results.declared.primary or ():
+        if factor not in results.factors:
+            raise ConfigError(f"analysis.primary: no factor '{factor}' in this study{nearest(factor, results.factors)}")
+
+
+def _primary(results: Results, data: Prepared, contrast: Contrast) -> bool:
+    """Main effects of the declared factors, on the macro average or, without one, on the only benchmark."""
+    declared = results.declared.primary or tuple(results.factors)
+    headline = data.benchmark == next(iter(benchmark_sets(results)))
+    return headline and contrast.kind == "main" and contrast.factors[0] in declared
+
+
+def _design_notes(data: Prepared) -> list[str]:
+    if data.error.source == "none":
+        return ["one run per cell and no interaction of three or more factors to pool: noise between runs can't be "
+                "estimated, so effects have no interval; add seeds"]  # fmt: skip
+    if data.error.source == "interactions":
+        return [f"noise between runs is taken from pooled interactions of three or more factors ({data.error.df} df), "
+                "which counts any true one as noise"]  # fmt: skip
+    return []
+
+
+__all__ = ["MACRO", "Effect", "Interval", "boot_interval", "effects", "equivalence", "interval", "number"]

@@ -1,0 +1,123 @@
+"""From counts to the arrays an analysis runs on: which runs take part, and how a run without a usable model scores."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from r3bench.analysis.lattice import Cell, error_model
+from r3bench.analysis.results import Results, Scores
+from r3bench.analysis.twoway import ErrorModel
+from r3bench.errors import ConfigError, nearest
+
+MACRO = "macro"  # name of the macro average in tables and JSON
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """One benchmark (or a macro average of several) ready for contrasts; R runs take part."""
+
+    benchmark: str  # its name, or MACRO
+    scores: tuple[np.ndarray, ...]  # (R, Q_b) accuracies per benchmark, no NaN
+    rows: np.ndarray  # (R,) index into `Results.runs`
+    cells: tuple[Cell, ...]  # C observed level combinations
+    cell_of: np.ndarray  # (R,) index into `cells`, -1 for the base model
+    untrained: np.ndarray  # (R,) sampling variance of a base-model row's mean, NaN for trained rows
+    error: ErrorModel  # noise between runs
+    notes: tuple[str, ...]  # scored and left-out runs
+
+    @property
+    def runs_per_cell(self) -> np.ndarray:
+        """(C,) runs in each cell."""
+        return np.bincount(self.cell_of[self.cell_of >= 0], minlength=len(self.cells))
+
+    def cell_weights(self) -> np.ndarray:
+        """(C, R): row c averages the runs of cell c."""
+        member = (self.cell_of == np.arange(len(self.cells))[:, None]).astype(float)
+        return member / np.maximum(member.sum(axis=1, keepdims=True), 1)
+
+    def base_weights(self) -> np.ndarray | None:
+        """(R,) that averages the base model's rows; None without a base model."""
+        base = (self.cell_of < 0).astype(float)
+        return base / base.sum() if base.any() else None
+
+
+def benchmark_sets(results: Results) -> dict[str, tuple[str, ...]]:
+    """What is analysed: every benchmark, and the macro average if there are two or more."""
+    sets: dict[str, tuple[str, ...]] = {name: (name,) for name in results.benchmarks}
+    macro = results.declared.macro or tuple(results.benchmarks)
+    for name in macro:
+        if name not in results.benchmarks:
+            raise ConfigError(f"analysis.macro: no benchmark '{name}' was measured{nearest(name, results.benchmarks)}")
+    return {MACRO: macro, **sets} if len(macro) > 1 else sets
+
+
+def prepare(results: Results, name: str, members: Sequence[str], failed_score: str | None = None) -> Prepared | None:
+    """Arrays for one benchmark or macro average; None if no trained run has it.
+
+    Args:
+        results: the study.
+        name: what to call it.
+        members: benchmarks that are averaged with equal weight.
+        failed_score: 'base', 'zero' or 'drop' for runs that diverged or failed; the declared rule if left out.
+    """
+    rule = failed_score or results.declared.failed_score
+    scores = [results.benchmarks[m] for m in members]
+    complete = np.logical_and.reduce([s.measured for s in scores])
+    failed = np.array([r.outcome != "finished" for r in results.runs])
+    base = np.array([r.base for r in results.runs])
+    notes = []
+    if rule == "base" and failed.any() and not (base & complete).any():
+        rule = "zero"
+        notes.append("the base model was not evaluated, so runs without a usable model score 0 instead of its accuracy")
+    keep = np.where(failed, rule != "drop", complete)
+    if failed.any():
+        said = {"base": "score as the base model", "zero": "score 0", "drop": "are left out"}[rule]
+        notes.append(f"{int(failed.sum())} of {int((~base).sum())} runs diverged or failed and {said}")
+    rows = np.flatnonzero(keep)
+    if not (~base[rows]).any():
+        return None
+    arrays = []
+    for score in scores:
+        y = score.accuracy[rows].copy()
+        stand_in = score.accuracy[base & complete].mean(axis=0) if rule == "base" and failed.any() else 0.0
+        y[failed[rows]] = stand_in
+        arrays.append(y)
+    cell_of = results.cell_of[rows]
+    present = np.unique(cell_of[cell_of >= 0])
+    cells = tuple(results.cells[i] for i in present)
+    cell_of = np.where(cell_of >= 0, np.searchsorted(present, cell_of), -1)
+    return Prepared(
+        benchmark=name,
+        scores=tuple(arrays),
+        rows=rows,
+        cells=cells,
+        cell_of=cell_of,
+        untrained=_sampling_variance(scores, rows, base),
+        error=error_model(observed_factors(results, cells), cells, cell_of),
+        notes=tuple(notes),
+    )
+
+
+def observed_factors(results: Results, cells: Sequence[Cell]) -> dict[str, tuple[str, ...]]:
+    """factor -> levels that occur in `cells`, reference first."""
+    seen = [{cell[i] for cell in cells} for i in range(len(results.factors))]
+    return {
+        factor: tuple(v for v in levels if v in seen[i]) for i, (factor, levels) in enumerate(results.factors.items())
+    }
+
+
+def _sampling_variance(scores: Sequence[Scores], rows: np.ndarray, base: np.ndarray) -> np.ndarray:
+    """(R,) variance of a base-model row's mean over fixed questions: only its sampled answers could differ."""
+    result = np.full(len(rows), np.nan)
+    for i, row in enumerate(rows):
+        if base[row]:
+            parts = []
+            for score in scores:
+                samples, p = score.samples[row], score.accuracy[row]
+                # one answer says nothing about its own spread: bound it by that of the mean
+                one = (samples < 2).any()
+                within = p.mean() * (1 - p.mean()) if one else (p * (1 - p) / (samples - 1)).mean()
+                parts.append(within / len(p) / len(scores) ** 2)
+            result[i] = sum(parts)
+    return result

@@ -1,0 +1,139 @@
+"""Four renderings of one table. Whatever text a study holds, it comes out as text: nothing is markup."""
+
+import csv
+import html
+import io
+import re
+import unicodedata
+from collections.abc import Sequence
+from typing import Literal, get_args
+
+from r3bench.analysis.frame import Entry, Table
+from r3bench.errors import ConfigError, nearest
+
+Format = Literal["markdown", "latex", "csv", "html"]
+SUFFIXES = {"markdown": "md", "latex": "tex", "csv": "csv", "html": "html"}
+LONGEST = 200  # characters of one table cell
+LATEX = {
+    "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
+    "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"\textless{}", ">": r"\textgreater{}",
+    "|": r"\textbar{}", '"': r"\textquotedbl{}", "[": "{[}", "]": "{]}", "-": "-", "`": r"\textasciigrave{}",
+}  # fmt: skip
+
+
+def render(tables: Sequence[Table], to: str) -> str:
+    """All tables in one text.
+
+    Args:
+        tables: what to render.
+        to: 'markdown', 'latex' (booktabs), 'csv' (of the first table: one header, plain numbers) or 'html'.
+
+    Raises:
+        ConfigError: unknown format.
+    """
+    if to == "csv":
+        return to_csv(tables[0])
+    writers = {"markdown": to_markdown, "latex": to_latex, "html": to_html}
+    if to not in writers:
+        raise ConfigError(f"format: got '{to}'{nearest(to, get_args(Format))}")
+    return "\n".join(writers[to](table) for table in tables)
+
+
+def plain(text: str) -> str:
+    """One line of visible text: control, bidirectional and line-breaking characters out, cut at a limit."""
+    text = text[: 4 * LONGEST]
+    kept = "".join(" " if c in "\n\r\t" else c for c in text if c in "\n\r\t" or unicodedata.category(c)[0] != "C")
+    return kept if len(kept) <= LONGEST else kept[: LONGEST - 1] + "…"
+
+
+def to_markdown(table: Table) -> str:
+    """GitHub-flavoured Markdown."""
+
+    def cell(text: str, strong: bool = False) -> str:
+        text = re.sub(r"([\\|`*\[\]~]|[<>](?! )|(?<![a-z0-9])_|_(?![a-z0-9]))", r"\\\1", plain(text)).replace(
+            "&", "&amp;"
+        )
+        return f"**{text}**" if strong else text
+
+    lines = [f"### {cell(table.title)}", ""]
+    lines.append("| " + " | ".join(cell(c.name) for c in table.columns) + " |")
+    lines.append("|" + "|".join("---:" if c.align == "right" else ":---" for c in table.columns) + "|")
+    lines += ["| " + " | ".join(cell(e.text, e.strong) for e in row) + " |" for row in table.rows]
+    if table.notes:
+        lines += ["", *(f"- {cell(note)}" for note in table.notes)]
+    return "\n".join(lines) + "\n"
+
+
+def to_csv(table: Table) -> str:
+    """One header line and full-precision values; unknown values are empty."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(c.name for c in table.columns)
+    for row in table.rows:
+        writer.writerow([_csv_value(e) for e in row])
+    return out.getvalue()
+
+
+def _csv_value(entry: Entry) -> str:
+    if entry.value is None:
+        return "" if entry.text == "-" else entry.text
+    return repr(entry.value) if isinstance(entry.value, float) else str(entry.value)
+
+
+def to_html(table: Table) -> str:
+    """A `<table>` with caption and header scopes, to be placed in a page."""
+    head = "".join(f'<th scope="col">{html.escape(plain(c.name))}</th>' for c in table.columns)
+    body = []
+    for row in table.rows:
+        cells = []
+        for i, (entry, column) in enumerate(zip(row, table.columns, strict=True)):
+            text = html.escape(plain(entry.text))
+            text = f"<strong>{text}</strong>" if entry.strong else text
+            kind = ' class="num"' if column.align == "right" else ""
+            cells.append(f'<th scope="row">{text}</th>' if i == 0 else f"<td{kind}>{text}</td>")
+        body.append(f"<tr>{''.join(cells)}</tr>")
+    notes = "".join(f"<li>{html.escape(plain(note))}</li>" for note in table.notes)
+    return (
+        f'<div class="table"><table><caption>{html.escape(plain(table.title))}</caption>\n'
+        f"<thead><tr>{head}</tr></thead>\n<tbody>\n" + "\n".join(body) + "\n</tbody></table></div>\n"
+        + (f'<ul class="notes">{notes}</ul>\n' if notes else "")
+    )  # fmt: skip
+
+
+def latex_text(text: str) -> str:
+    """`plain` text with every character that LaTeX would read as a command made printable; others become '?'."""
+    parts = []
+    for character in unicodedata.normalize("NFKC", plain(text)):
+        if character in LATEX:
+            parts.append(LATEX[character])
+        elif " " <= character <= "~":
+            parts.append(character)
+        else:
+            bare = unicodedata.normalize("NFKD", character).encode("ascii", "ignore").decode()
+            parts.append(bare if bare.isalnum() else "?")
+    return "".join(parts)
+
+
+def to_latex(table: Table) -> str:
+    """A booktabs `table` environment; the document needs `\\usepackage{booktabs}` and nothing else."""
+    spec = "".join("r" if c.align == "right" else "l" for c in table.columns)
+
+    def cell(entry: Entry) -> str:
+        return rf"\textbf{{{latex_text(entry.text)}}}" if entry.strong else latex_text(entry.text)
+
+    lines = [
+        r"\begin{table}[ht]",
+        r"\centering\small",
+        rf"\caption{{{latex_text(table.title)}}}",
+        rf"\label{{tab:{re.sub(r'[^a-z0-9]+', '-', table.key.lower()).strip('-') or 'table'}}}",
+        rf"\begin{{tabular}}{{{spec}}}",
+        r"\toprule",
+        " & ".join(latex_text(c.name) for c in table.columns) + r" \\",
+        r"\midrule",
+        *(" & ".join(cell(e) for e in row) + r" \\" for row in table.rows),
+        r"\bottomrule",
+        r"\end{tabular}",
+        *(rf"\par\smallskip\footnotesize {latex_text(note)}" for note in table.notes),
+        r"\end{table}",
+    ]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,209 @@
+"""The tables of a study: cells, effects, and the tidy frame behind them."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from r3bench.analysis.cells import CellRow, Estimate, cell_rows
+from r3bench.analysis.effects import Effect, effects
+from r3bench.analysis.frame import Column, Entry, Table, count, decimal, points, with_interval
+from r3bench.analysis.prepare import MACRO, benchmark_sets
+from r3bench.analysis.render import SUFFIXES, render
+from r3bench.analysis.results import Results
+from r3bench.analysis.study import load_study
+from r3bench.files import write_text
+
+LIKE_THESE = "on questions like these (two-way: seeds and questions)"
+
+
+def render_tables(study: Path, format: str = "markdown") -> str:
+    """The study's tables as one text.
+
+    Args:
+        study: study folder.
+        format: 'markdown', 'latex', 'html', or 'csv' (the tidy cell frame).
+
+    Raises:
+        StateError, ConfigError: see `load_study` and `render`.
+    """
+    results = load_study(study)
+    if format == "csv":
+        return render([cell_frame(cell_rows(results))], "csv")
+    return render(study_tables(results), format)
+
+
+def write_tables(study: Path, out: Path) -> list[Path]:
+    """Write `tables.{md,tex,html}`, `cells.csv` and `effects.csv` into the folder `out`; returns their paths."""
+    results = load_study(study)
+    rows, (found, notes) = cell_rows(results), effects(results, draws=500)
+    shown = study_tables(results, rows, found, notes)
+    written = {f"tables.{SUFFIXES[to]}": render(shown, to) for to in ("markdown", "latex", "html")}
+    written["cells.csv"] = render([cell_frame(rows)], "csv")
+    written["effects.csv"] = render([effect_frame(found)], "csv")
+    for name, text in written.items():
+        write_text(out / name, text)
+    return [out / name for name in written]
+
+
+def study_tables(
+    results: Results, rows: Sequence[CellRow] | None = None, found: Sequence[Effect] | None = None,
+    notes: Sequence[str] = (),
+) -> list[Table]:  # fmt: skip
+    """Cells (macro average first), effects, and the sensitivity analysis if runs diverged or failed."""
+    rows = cell_rows(results) if rows is None else rows
+    if found is None:
+        found, notes = effects(results, draws=0)
+    names = list(benchmark_sets(results))
+    tables = [cell_table(results, name, [r for r in rows if r.benchmark == name]) for name in names]
+    if found:
+        tables.append(effect_table(results, [e for e in found if e.benchmark == names[0]], notes))
+    if any(r.outcome != "finished" for r in results.runs):
+        dropped, said = effects(results, failed_score="drop", draws=0)
+        first = [e for e in dropped if e.benchmark == names[0] and e.kind == "main"]
+        if first:
+            tables.append(
+                effect_table(results, first, said, "Sensitivity: main effects without runs that diverged or failed")
+            )
+    return tables
+
+
+def cell_table(results: Results, benchmark: str, rows: Sequence[CellRow]) -> Table:
+    """One row per cell of one benchmark, in points."""
+    columns = [
+        Column("cell", "left"), Column("runs"), Column("accuracy"), Column("gain over untrained"),
+        Column("gain over all off"), Column("tokens/answer"), Column("truncated"), Column("generated tokens"),
+        Column("train s"), Column("acted", "left"), Column("outcome", "left"),
+    ]  # fmt: skip
+    body = []
+    for row in rows:
+        body.append(
+            [
+                Entry(row.label),
+                Entry("-" if row.base else str(len(row.runs))),
+                Entry(_estimate(row.accuracy), strong=row.best),
+                Entry(_estimate(row.gain_base, True)),
+                Entry(_estimate(row.gain_off, True)),
+                Entry(decimal(row.tokens)),
+                Entry("-" if row.truncated is None else f"{100 * row.truncated:.1f} %"),
+                Entry(count(row.generated_tokens)),
+                Entry(count(row.train_seconds)),
+                Entry(acted_text(row)),
+                Entry(outcome_text(row)),
+            ]
+        )
+    keep = [i for i, c in enumerate(columns) if i < 3 or any(r[i].text not in ("-", "") for r in body)]
+    if not any(r.diverged or r.failed for r in rows):
+        keep = [i for i in keep if columns[i].name != "outcome"]
+    title = f"{results.name}: macro average" if benchmark == MACRO else f"{results.name}: {benchmark}"
+    return Table(
+        title=title,
+        columns=[columns[i] for i in keep],
+        rows=[[r[i] for i in keep] for r in body],
+        notes=_cell_notes(results, benchmark, rows),
+        key=f"cells-{benchmark}",
+    )
+
+
+def _estimate(estimate: Estimate | None, signed: bool = False) -> str:
+    return with_interval(estimate.value, estimate.like_these, signed) if estimate else "-"
+
+
+def acted_text(row: CellRow) -> str:
+    """Per component that was on: in how many runs it did anything. 'never' is spelled out."""
+    parts = []
+    for component, (did, on) in sorted(row.acted.items()):
+        parts.append(f"{component} {'NEVER' if did == 0 else 'yes' if did == on else f'{did}/{on}'}")
+    return ", ".join(parts) or "-"
+
+
+def outcome_text(row: CellRow) -> str:
+    """'3 finished', or what went wrong."""
+    done = len(row.runs) - row.diverged - row.failed
+    parts = [(done, "finished"), (row.diverged, "diverged"), (row.failed, "failed")]
+    return ", ".join(f"{n} {what}" for n, what in parts if n)
+
+
+def _cell_notes(results: Results, benchmark: str, rows: Sequence[CellRow]) -> list[str]:
+    percent = round(100 * results.declared.confidence)
+    members = benchmark_sets(results)[benchmark]
+    size = " + ".join(f"{len(results.benchmarks[m].questions)} questions of {m}" for m in members)
+    samples = sorted({int(s) for m in members for s in set(results.benchmarks[m].samples.ravel()) if s})
+    notes = [
+        f"accuracy in points, {percent} % intervals {LIKE_THESE}; {size}, {'-'.join(map(str, samples))} answers each"
+    ]
+    if not any(r.best for r in rows):
+        notes.append("no cell is marked best: none is shown to beat every other one (Holm-adjusted)")
+    if any(r.accuracy and r.accuracy.like_these.se is None for r in rows):
+        notes.append("no interval where noise between runs can't be estimated: add seeds")
+    silent = sorted({c for r in rows for c, (did, on) in r.acted.items() if on and not did})
+    notes += [f"{c} was on and never acted in some cell: that row says nothing about it" for c in silent]
+    lost = [r for r in results.runs if r.outcome != "finished"]
+    notes += [f"{r.run}: {r.outcome}{f' ({r.reason})' if r.reason else ''}" for r in lost]
+    return notes + list(results.notes)
+
+
+def effect_table(results: Results, found: Sequence[Effect], notes: Sequence[str], title: str = "") -> Table:
+    """One row per effect: estimate, both intervals, adjusted p, verdict."""
+    name = found[0].benchmark
+    percent = round(100 * results.declared.confidence)
+    columns = [
+        Column("effect", "left"), Column("kind", "left"), Column(f"points ({percent} %) on questions like these"),
+        Column("on these questions"), Column("SE"), Column("df"), Column("p"), Column("p adjusted"),
+        Column("verdict", "left"),
+    ]  # fmt: skip
+    body = [
+        [
+            Entry(e.term),
+            Entry(e.kind.replace("_", " ") + (" *" if e.assumes else "")),
+            Entry(with_interval(e.estimate, e.like_these, True)),
+            Entry(with_interval(e.estimate, e.these, True)),
+            Entry("-" if e.like_these.se is None else f"{100 * e.like_these.se:.2f}"),
+            Entry(decimal(e.like_these.df, 0)),
+            Entry(p_text(e.like_these.p)),
+            Entry(p_text(e.p_adjusted)),
+            Entry(e.verdict(1 - results.declared.confidence)),
+        ]
+        for e in found
+    ]
+    about = [
+        "p adjusted: Holm over main effects of the primary family, Benjamini-Hochberg over the rest; "
+        f"'negligible' means shown to be within +-{points(results.declared.margin)} points"
+    ]
+    about += [f"* assumes {a}" for a in sorted({e.assumes for e in found if e.assumes})]
+    shown = title or f"{results.name}: effects, {'macro average' if name == MACRO else name}"
+    return Table(shown, columns, body, [*about, *notes], "sensitivity" if title else "effects")
+
+
+def p_text(p: float | None) -> str:
+    """'<0.001' below that, else three decimals."""
+    return "-" if p is None else "< 0.001" if p < 0.001 else f"{p:.3f}"
+
+
+def cell_frame(rows: Sequence[CellRow]) -> Table:
+    """The tidy frame: one row per benchmark and cell, every number in full precision."""
+    records = [r.record() for r in rows]
+    factors = list(dict.fromkeys(f for r in records for f in r["levels"]))
+    flat = []
+    for record in records:
+        levels = {f: record["levels"].get(f) for f in factors}
+        acted = " ".join(f"{c}:{did}/{on}" for c, (did, on) in sorted(record["acted"].items()))
+        joined = {"runs": " ".join(record["runs"]), "seeds": " ".join(map(str, record["seeds"])), "acted": acted}
+        flat.append({"benchmark": record["benchmark"], "cell": record["cell"], **levels} | {
+            k: joined.get(k, v) for k, v in record.items() if k not in ("benchmark", "cell", "levels")})  # fmt: skip
+    return _frame(flat, "cells")
+
+
+def effect_frame(found: Sequence[Effect]) -> Table:
+    """The tidy frame of effects."""
+    return _frame([e.record() for e in found], "effects")
+
+
+def _frame(records: Sequence[dict[str, object]], title: str) -> Table:
+    names = list(records[0]) if records else []
+    body = []
+    for record in records:
+        row = []
+        for name in names:
+            value = record[name]
+            row.append(Entry("-") if value is None else Entry(str(value), value))  # type: ignore[arg-type]
+        body.append(row)
+    return Table(title, [Column(n) for n in names], body, key=title)
