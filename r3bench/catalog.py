@@ -4,6 +4,7 @@ import ast
 import dataclasses
 import importlib
 import importlib.util
+import re
 import sys
 from dataclasses import dataclass
 from functools import cache
@@ -87,7 +88,7 @@ def find(name: str, kind: str | None = None) -> Entry:
 
 
 def about(path: Path) -> str:
-    """The first line of a Python file's docstring or of a YAML file's leading comment; empty without one."""
+    """One line on what a file is: the first of a Python docstring or YAML comment, else a YAML `description`."""
     text = path.read_text(encoding="utf-8", errors="replace")
     if path.suffix == ".py":
         try:
@@ -95,12 +96,20 @@ def about(path: Path) -> str:
         except (SyntaxError, ValueError):
             return "(not valid Python)"
     first = text.partition("\n")[0]
-    return first.lstrip("# ").rstrip() if first.startswith("#") else ""
+    if first.startswith("#"):
+        return first.lstrip("# ").rstrip()
+    described = re.search(r"^description: *(\S.*)$", text, re.MULTILINE)
+    return described[1].strip("'\" ") if described else ""
+
+
+def is_path(name: str) -> bool:
+    """Whether a recipe or grid is given as a file, not by its name."""
+    return name.endswith((".yaml", ".yml")) or "/" in name
 
 
 def _yaml_path(name: str, kind: str) -> Path:
     where = KINDS[f"{kind}s"]
-    if name.endswith((".yaml", ".yml")) or "/" in name:
+    if is_path(name):
         path = Path(name)
         if not path.is_file():
             raise ConfigError(f"{kind} '{name}': no such file")
@@ -121,6 +130,14 @@ def recipe_path(name: str) -> Path:
 def grid_path(name: str) -> Path:
     """The YAML file of a grid: a path, or a name in `ablations/`."""
     return _yaml_path(name, "grid")
+
+
+def task_path(name: str, where: str = "tasks") -> Path:
+    """The YAML file of the evaluation task `name` in `evals/`."""
+    known = names("evals", ".yaml")
+    if name not in known:
+        raise ConfigError(f"{where}: no task '{name}' in ./evals or among the shipped ones{nearest(name, known)}")
+    return known[name]
 
 
 def component_names() -> dict[str, Path]:

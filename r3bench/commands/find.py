@@ -1,7 +1,7 @@
 """`list`, `copy`, `validate`, `env`: what there is, and whether it can be used."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -53,17 +53,53 @@ def copy(
 
 
 def validate(
-    name: Annotated[str, typer.Argument(metavar="RECIPE|GRID", help="A name or a YAML file.")],
+    name: Annotated[str, typer.Argument(metavar="RECIPE|GRID", help="A name, or a YAML file.")],
     overrides: Overrides = None,
     as_json: Json = False,
 ) -> None:
-    """Check a recipe or grid without running anything; `--json` prints it with every default filled in."""
-    from r3bench import catalog
-    from r3bench.config.load import load_recipe, resolved, run_id
+    """Check a recipe or grid (both, if both have the name) without running anything.
 
-    path = catalog.recipe_path(name)
-    recipe = load_recipe(name, overrides or [])
+    `--json` prints it with every default filled in.
+    """
+    from r3bench.config.load import load_recipe, resolved, run_id
+    from r3bench.config.strict import plain
+
+    kinds = _kinds(name, bool(overrides))
+    found: dict[str, Any] = {}
+    lines: dict[str, Any] = {}
+    if "recipes" in kinds:
+        recipe = load_recipe(name, overrides or [])
+        found["recipe"] = resolved(recipe)
+        on = ", ".join(recipe.components) or "none"
+        lines["recipe"] = f"{kinds['recipes']}: run {run_id(recipe)}, components on: {on}"
+    if "grids" in kinds:
+        from r3bench.sweep.cells import enumerate_cells
+        from r3bench.sweep.grid import load_grid
+
+        grid = load_grid(name)
+        cells, duplicates = enumerate_cells(grid)
+        found["grid"] = plain(grid) | {"runs": [cell.run_id for cell in cells]}
+        lines["grid"] = f"{kinds['grids']}: {len(cells)} runs, {len(duplicates)} left out as duplicates"
     if as_json:
-        print_json(resolved(recipe))
+        print_json(found)
     else:
-        print_pairs({"recipe": path, "run": run_id(recipe), "components": ", ".join(recipe.components) or "none"})
+        print_pairs(lines)
+
+
+def _kinds(name: str, overridden: bool) -> dict[str, Path]:
+    """'recipes' and/or 'grids' -> its file; a file with factors is a grid. Only a recipe takes overrides."""
+    from r3bench import catalog
+    from r3bench.config.yaml_file import read_yaml
+    from r3bench.errors import ConfigError
+
+    if catalog.is_path(name):
+        path = catalog.recipe_path(name)
+        found = {"grids" if "factors" in read_yaml(path) else "recipes": path}
+    else:
+        grids = {e.name: e.path for e in catalog.entries("grids")}
+        found = {"grids": grids[name]} if name in grids else {}
+        if not found or name in {e.name for e in catalog.entries("recipes")}:
+            found["recipes"] = catalog.recipe_path(name)
+    if overridden and "recipes" not in found:
+        raise ConfigError(f"{found['grids']}: a grid takes no key=value; its 'set' section changes the recipe")
+    return {kind: path for kind, path in found.items() if kind == "recipes" or not overridden}

@@ -1,7 +1,7 @@
-"""Arguments and flags that several commands share, and the two ways of printing a result."""
+"""Arguments and flags that several commands share, where runs are looked for, and how results are printed."""
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -9,12 +9,41 @@ import typer
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout, and nothing else there.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress; only the result and errors.")]
-Runs = Annotated[Path, typer.Option("--runs", metavar="DIR", help="Where runs and studies are kept.")]
+Runs = Annotated[Path, typer.Option("--runs", metavar="DIR", help="Folder that holds runs and studies.")]
 Overrides = Annotated[
     list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Settings that replace the recipe's.")
 ]
+StudyName = Annotated[str, typer.Argument(metavar="STUDY", help="A study's folder, or its name below --runs.")]
 RUNS = Path("runs")
 KINDS = ("recipes", "grids", "components", "tasks")  # what can be named; catalog.KINDS has the folders
+
+
+def study_folder(name: str, runs: Path) -> Path:
+    """The folder of a study: a path, or a name below `runs`.
+
+    Raises:
+        StateError: there is none; names the nearest.
+    """
+    from r3bench.errors import StateError, nearest
+
+    for folder in (Path(name), runs / name):
+        if (folder / "study.json").is_file():
+            return folder
+    known = [path.parent.name for path in runs.glob("*/study.json")]
+    raise StateError(f"study '{name}': no such folder with a study.json, nor below {runs}{nearest(name, known)}")
+
+
+def run_folder(name: str, runs: Path) -> Path | None:
+    """The directory of a run: a path, or a run id below `runs` or one of its studies; None when there is none."""
+    for folder in (Path(name), runs / name, *sorted(runs.glob(f"*/{name}"))):
+        if (folder / "config.json").is_file():
+            return folder
+    return None
+
+
+def progress(quiet: bool) -> Callable[[str], None]:
+    """Takes lines for the user while something runs: they go to stderr, so that stdout is the result alone."""
+    return (lambda line: None) if quiet else (lambda line: typer.echo(line, err=True))
 
 
 def print_json(value: Any) -> None:

@@ -66,6 +66,8 @@ def parse_recipe(values: Mapping[str, Any], where: str) -> Recipe:
         trainer=check_trainer(recipe.trainer, inside(where, "trainer")),
         components=resolve_components(recipe.components, where),
     )
+    for task in recipe.eval.tasks:
+        catalog.task_path(task, inside(where, "eval.tasks"))
     check_components(recipe.components, recipe.trainer, 1.0, where)
     return recipe
 

@@ -81,6 +81,8 @@ class EvalSection:
     limit: int | None = None  # first N questions of each task
     batch_size: int = 64  # rows generated together
     seed: int = 0  # seed of the draws; each (question, repeat) has its own stream
+    style: Literal["boxed", "r1", "plain"] = "boxed"  # instruction added to the problem, see r3bench.prompts
+    require_boxed: bool = True  # only a boxed answer counts; false: "the answer is ..." and the last number do too
 
     def __post_init__(self) -> None:
         if self.samples < 1:

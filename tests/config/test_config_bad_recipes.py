@@ -156,6 +156,11 @@ RECIPES = [
         "trainer:\n  num_generations: 1\n",
         "bad.yaml: trainer.num_generations: got 1, expected at least 2 (a group of one has no baseline)",
     ),
+    (
+        "unknown_task",
+        "eval:\n  tasks: [embedded, amc32]\n",
+        "bad.yaml: eval.tasks: no task 'amc32' in ./evals or among the shipped ones; did you mean 'amc23'?",
+    ),
     # --- impossible together
     (
         "rows_and_groups",

@@ -16,14 +16,15 @@ from r3bench.config.yaml_file import read_value
 from r3bench.errors import ConfigError
 
 
-@pytest.mark.parametrize("name", sorted(catalog.names("ablations", ".yaml", "recipes")))
-def test_every_shipped_recipe_is_valid_and_described(r3bench: Callable[..., Result], name: str) -> None:
-    result = r3bench("validate", name, "--json") if name not in catalog.names("ablations", ".yaml") else None
-    assert load_recipe(name)
-    if result is not None:
-        assert json.loads(result.stdout)["name"] == name
-    entry = next(e for e in catalog.entries("recipes") if e.name == name)
-    assert entry.about, f"{entry.path}: no leading comment that says what it is"
+@pytest.mark.parametrize("kind", ["recipe", "grid"])
+def test_every_shipped_recipe_and_grid_is_valid_and_described(r3bench: Callable[..., Result], kind: str) -> None:
+    entries = catalog.entries(f"{kind}s")
+    assert entries
+    for entry in entries:
+        result = r3bench("validate", str(entry.path), "--json")
+        assert result.exit_code == 0, result.stderr
+        assert json.loads(result.stdout)[kind]["name"] == entry.name
+        assert entry.about, f"{entry.path}: no line that says what it is"
 
 
 def test_resolved_writes_every_default_out_and_reads_back_unchanged(folder: Path) -> None:
