@@ -1,0 +1,107 @@
+"""What components that mix stored rows into a group share: advantages of the mixed group, and who may be drawn."""
+
+import random
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+
+from r3bench.training.component import Facts, Group, Provenance, Summary
+
+Pick = Literal["random", "recent", "shortest_correct", "lowest_entropy", "highest_entropy"]
+
+
+def sample_std(values: np.ndarray) -> float:
+    """Standard deviation with divisor n - 1, as TRL's; 0 for fewer than two values."""
+    return float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
+
+
+def mixed_advantages(
+    fresh_rewards: Sequence[float] | np.ndarray,
+    replayed_rewards: Sequence[float] | np.ndarray,
+    *,
+    alpha: float = 1.0,
+    eps: float = 1e-4,
+    normalisation: Literal["mixed", "split", "fresh"] = "mixed",
+    alpha_on: Literal["group_std", "replayed_rows"] = "group_std",
+    std: float | None = None,
+) -> tuple[np.ndarray, np.ndarray]:
+    """Advantages of a group mixed with historic rows (Eq. 3).
+
+    Args:
+        fresh_rewards: (G,) rewards of the rows sampled now.
+        replayed_rewards: (k,) rewards of the historic rows.
+        alpha: damping factor; 1 is no damping.
+        eps: lambda of Eq. 3, added to the divisor.
+        normalisation: mean and deviation of the `mixed` group (Eq. 3), of each part on its own (`split`, as RePO), or
+            of the fresh rows for both (`fresh`, as LUFFY: a deviation of 0 counts as 1).
+        alpha_on: `group_std` multiplies the deviation and so damps every row (Eq. 3 as printed); `replayed_rows`
+            divides the historic rows' advantages only (the text).
+        std: divisor to use instead of the group's (1 for a trainer that does not scale, else the batch's deviation).
+
+    Returns:
+        (G,) and (k,) advantages.
+    """
+    fresh, replayed = np.asarray(fresh_rewards, float), np.asarray(replayed_rewards, float)
+    both = np.concatenate([fresh, replayed])
+    bases = {"mixed": (both, both), "split": (fresh, replayed), "fresh": (fresh, fresh)}[normalisation]
+    parts = []
+    for rewards, base in zip((fresh, replayed), bases, strict=True):
+        if not len(rewards):
+            parts.append(np.zeros(0))
+            continue
+        deviation = sample_std(base) if std is None else std
+        if normalisation == "fresh" and deviation == 0:
+            deviation = 1.0
+        centred = rewards - (base.mean() if len(base) else 0.0)
+        parts.append(centred / ((alpha if alpha_on == "group_std" else 1.0) * deviation + eps))
+    if alpha_on == "replayed_rows":
+        parts[1] = parts[1] / alpha
+    return parts[0], parts[1]
+
+
+def admissible(
+    stored: Sequence[Summary],
+    *,
+    correct: bool,
+    step: int,
+    from_provenance: Sequence[Provenance] = ("fresh",),
+    truncated_negatives: bool = False,
+    max_age: int | None = None,
+) -> list[Summary]:
+    """The stored trajectories that may be mixed in: right label, provenance and age; oldest first."""
+    return [
+        row
+        for row in stored
+        if row.correct == correct
+        and row.provenance in from_provenance
+        and (row.correct or truncated_negatives or not row.truncated)
+        and (max_age is None or step - row.step <= max_age)
+    ]
+
+
+def pick_rows(rows: Sequence[Summary], k: int, pick: Pick, rng: random.Random) -> list[Summary]:
+    """At most `k` of `rows`, without repeats; equal keys are ordered by the draw.
+
+    `shortest_correct` draws wrong answers at random: a short failure is no better than a long one. Rows whose entropy
+    was never measured come last under the two entropy rules.
+    """
+    drawn = sorted(rows, key=lambda row: row.serial)
+    rng.shuffle(drawn)
+    if pick == "recent":
+        drawn.sort(key=lambda row: -row.serial)
+    elif pick == "shortest_correct":
+        drawn.sort(key=lambda row: row.length if row.correct else 0)
+    elif pick in ("lowest_entropy", "highest_entropy"):
+        sign = 1.0 if pick == "lowest_entropy" else -1.0
+        drawn.sort(key=lambda row: np.inf if np.isnan(row.entropy_mean) else sign * row.entropy_mean)
+    return drawn[:k]
+
+
+def trainer_scale(facts: Facts, groups: Sequence[Group], eps: float = 1e-4) -> tuple[float | None, float]:
+    """`std` and `eps` for `mixed_advantages` that follow the trainer's `scale_rewards`: group, batch or none."""
+    if facts.scale_rewards == "none":
+        return 1.0, 0.0
+    if facts.scale_rewards == "batch":
+        return sample_std(np.concatenate([group.rewards for group in groups])), eps
+    return None, eps

@@ -1,0 +1,153 @@
+"""Experience replay by value of the experience (ExGRPO): arXiv 2510.02245.
+
+Half of a batch's questions are drawn from those solved sometimes but not always; in each of their groups one row is a
+stored right answer, the one the policy was surest of.
+
+| paper | here |
+|---|---|
+| buckets by latest accuracy, p proportional to N(acc; 0.5, 1) | `centre`, `spread` |
+| questions solved every time are retired | always |
+| rho = 50 % of the batch | `share` |
+| lowest-entropy trajectory | mean token entropy |
+| one replayed row and G - 1 fresh ones | one random place gives way |
+| ratio to the past policy, shaped x / (x + 0.1), no clip | `weight: shaped` |
+| starts when the batch's success rate passes 0.35 | `start` |
+| no division by the deviation | the trainer's `scale_rewards: none` |
+
+Departures: entropies are those measured when a row was sampled, not under the current policy (that would cost a forward
+over every candidate); all G rows of a group are sampled and one gives way, so a replayed group costs as much as any.
+"""
+
+import math
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from r3bench.components._mixing import mixed_advantages, pick_rows, trainer_scale
+
+from r3bench.training.component import Component, Facts, Group, Mixture, PlannedGroup, Step, Weight
+
+
+def draw_questions(
+    accuracy: Mapping[str, float], count: int, rng: random.Random, *, centre: float, spread: float
+) -> list[str]:
+    """At most `count` different questions: a bucket of equal accuracy by its normal weight, then one of it uniformly.
+
+    Args:
+        accuracy: question -> latest share of right answers; 0 and 1 are never drawn.
+        count: how many.
+        rng: source of the draw.
+        centre, spread: mean and deviation of the normal weight.
+    """
+    buckets: dict[float, list[str]] = {}
+    for question in sorted(accuracy):
+        if 0 < accuracy[question] < 1:
+            buckets.setdefault(accuracy[question], []).append(question)
+    chosen: list[str] = []
+    while buckets and len(chosen) < count:
+        levels = sorted(buckets)
+        weights = [math.exp(-0.5 * ((level - centre) / spread) ** 2) for level in levels]
+        level = rng.choices(levels, weights)[0]
+        chosen.append(buckets[level].pop(rng.randrange(len(buckets[level]))))
+        if not buckets[level]:
+            del buckets[level]
+    return chosen
+
+
+@dataclass(frozen=True)
+class ExgrpoConfig:
+    """Settings of `exgrpo`."""
+
+    share: float = 0.5  # rho, share of prompt slots given to replayed questions
+    centre: float = 0.5  # accuracy with the largest weight
+    spread: float = 1.0  # standard deviation of the weight, in accuracy
+    start: float = 0.35  # replay begins once a batch's success rate has passed this
+    weight: Weight = "shaped"  # off-policy weight of the replayed row
+    ratio_max: float = 2.0  # upper bound of the current/behaviour ratio (decoupled)
+
+    def __post_init__(self) -> None:
+        if not 0 < self.share <= 1:
+            raise ValueError(f"share: got {self.share}, expected a number in (0, 1]")
+        if self.spread <= 0:
+            raise ValueError(f"spread: got {self.spread}, expected a number above 0")
+        if not 0 <= self.start < 1:
+            raise ValueError(f"start: got {self.start}, expected a number in [0, 1)")
+
+
+class Exgrpo(Component):
+    """Revisits half-solved questions with a stored right answer in the group."""
+
+    name = "exgrpo"
+    Config = ExgrpoConfig
+    uses_history = True
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"at_once": {"start": 0.0}}
+
+    config: ExgrpoConfig
+
+    def __init__(self, config: ExgrpoConfig, facts: Facts) -> None:
+        super().__init__(config, facts)
+        self.accuracy: dict[str, float] = {}  # question -> share of right answers at its last visit
+        self._started = False
+        self._planned: frozenset[str] = frozenset()
+
+    def plan(self, step: Step) -> list[PlannedGroup]:
+        self._planned = frozenset()
+        if not self._started:
+            return []
+        rng = self.facts.rng(step.step, self.name, "plan")
+        free = [g.index for g in step.groups if g.provenance == "fresh" and g.index not in step.taken]
+        own = {group.question for group in step.groups}
+        pool = {question: value for question, value in self.accuracy.items() if question not in own}
+        count = min(int(self.config.share * len(step.groups) + 1e-9), len(free))
+        chosen = draw_questions(pool, count, rng, centre=self.config.centre, spread=self.config.spread)
+        self._planned = frozenset(chosen)
+        slots = sorted(rng.sample(free, len(chosen)))
+        self.count("groups_planned", len(chosen))
+        return [PlannedGroup(question, "fresh", slot) for question, slot in zip(chosen, slots, strict=True)]
+
+    def mix(self, step: Step) -> list[Mixture]:
+        return [mixture for group in step.groups if (mixture := self._mixture(group, step)) is not None]
+
+    def _mixture(self, group: Group, step: Step) -> Mixture | None:
+        if group.provenance != "fresh" or group.question not in self._planned:
+            return None
+        rng = self.facts.rng(step.step, self.name, group.index)
+        solved = [row for row in step.history.summaries(group.question) if row.correct and row.provenance == "fresh"]
+        historic = pick_rows(solved, 1, "lowest_entropy", rng)
+        if not historic:
+            self.count("groups_no_history")
+            return None
+        place = rng.randrange(len(group.correct))
+        kept = np.arange(len(group.correct)) != place
+        std, eps = trainer_scale(self.facts, step.groups)
+        own, other = mixed_advantages(group.rewards[kept], [historic[0].task_reward], std=std, eps=eps)
+        fresh = np.zeros(len(kept))
+        fresh[kept] = own
+        self.count("rows")
+        return Mixture(
+            group.index, tuple(historic), (place,), fresh, other, self.config.weight, (0.0, self.config.ratio_max)
+        )
+
+    def observe(self, step: Step) -> None:
+        fresh = [group for group in step.groups if group.provenance == "fresh"]
+        for group in fresh:
+            self.accuracy[group.question] = float(group.correct.mean())
+        if fresh and not self._started:
+            self._started = _success(fresh) > self.config.start
+
+    def acted(self, totals: Mapping[str, float]) -> bool:
+        return totals.get("exgrpo/rows", 0) > 0
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"accuracy": dict(sorted(self.accuracy.items())), "started": self._started}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.accuracy = {question: float(value) for question, value in state["accuracy"].items()}
+        self._started = bool(state["started"])
+
+
+def _success(groups: Sequence[Group]) -> float:
+    """Share of right answers over the groups."""
+    return float(np.mean([group.correct.mean() for group in groups]))

@@ -1,0 +1,71 @@
+"""Rollout rescue of Polaris, as described in RLEP (arXiv 2507.07451, section 2): the simplest baseline for replay.
+
+When every answer of a group is wrong, one of them is swapped for a stored right answer from an earlier epoch.
+
+| method | here |
+|---|---|
+| buffer of right answers from earlier epochs | the history; rows of the current epoch are left out |
+| one wrong rollout is swapped | one random place of the group |
+
+Known to us: the swap and its trigger. Not known: which stored answer is taken (here a random one) and any importance
+weight (here none; `weight` offers the others).
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+from r3bench.components._mixing import mixed_advantages, trainer_scale
+
+from r3bench.training.component import Component, Group, Mixture, Step, Weight
+
+
+@dataclass(frozen=True)
+class RescueConfig:
+    """Settings of `rescue`."""
+
+    weight: Weight = "none"  # off-policy weight of the swapped row
+    ratio_max: float = 2.0  # upper bound of the current/behaviour ratio (decoupled)
+
+    def __post_init__(self) -> None:
+        if self.ratio_max <= 0:
+            raise ValueError(f"ratio_max: got {self.ratio_max}, expected a number above 0")
+
+
+class Rescue(Component):
+    """Swaps one wrong answer of an all-wrong group for a stored right one."""
+
+    name = "rescue"
+    Config = RescueConfig
+    uses_history = True
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"decoupled": {"weight": "decoupled"}}
+
+    config: RescueConfig
+
+    def mix(self, step: Step) -> list[Mixture]:
+        return [mixture for group in step.groups if (mixture := self._rescued(group, step)) is not None]
+
+    def _rescued(self, group: Group, step: Step) -> Mixture | None:
+        if group.provenance != "fresh" or group.correct.any():
+            return None
+        self.count("groups_all_wrong")
+        rng = self.facts.rng(step.step, self.name, group.index)
+        stored = [
+            row
+            for row in step.history.summaries(group.question)
+            if row.correct and row.provenance == "fresh" and row.epoch < int(step.epoch + 1e-6)
+        ]
+        if not stored:
+            return None
+        chosen, place = rng.choice(stored), rng.randrange(len(group.correct))
+        kept = np.arange(len(group.correct)) != place
+        std, eps = trainer_scale(self.facts, step.groups)
+        own, other = mixed_advantages(group.rewards[kept], [chosen.task_reward], std=std, eps=eps)
+        fresh = np.zeros(len(kept))
+        fresh[kept] = own
+        self.count("rows")
+        return Mixture(group.index, (chosen,), (place,), fresh, other, self.config.weight, (0.0, self.config.ratio_max))
+
+    def acted(self, totals: Mapping[str, float]) -> bool:
+        return totals.get("rescue/rows", 0) > 0
