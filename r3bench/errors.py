@@ -34,6 +34,12 @@ class Diverged(R3BenchError):
     exit_code = 4
 
 
+class Interrupted(R3BenchError):
+    """A signal asked the run to stop; its state is saved and the same command goes on from there."""
+
+    exit_code = 75  # EX_TEMPFAIL: try again
+
+
 def nearest(name: str, valid: Iterable[str]) -> str:
     """`"; did you mean 'x'?"` for the valid name closest to `name`, else the sorted list of valid names."""
     names = sorted(valid)

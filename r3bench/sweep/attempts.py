@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
-from r3bench.errors import Diverged
+from r3bench.errors import Diverged, Interrupted
 from r3bench.files import append_jsonl, read_jsonl
 from r3bench.sweep.lock import Locked
 
@@ -62,7 +62,7 @@ def _kind(error: BaseException) -> FailureKind:
         return "out_of_memory"
     if isinstance(error, TimeoutError):
         return "timeout"
-    if isinstance(error, BrokenExecutor | CancelledError | KeyboardInterrupt | SystemExit | ConnectionError):
+    if isinstance(error, BrokenExecutor | CancelledError | KeyboardInterrupt | SystemExit | ConnectionError | Interrupted):
         return "preempted"
     return "bug"
 

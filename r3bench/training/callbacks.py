@@ -1,0 +1,128 @@
+"""What goes on beside the steps of a run: metrics file, progress, signals."""
+
+import math
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import torch
+from tqdm import tqdm
+from transformers import TrainerCallback
+from trl.trainer.grpo_trainer import GRPOTrainer
+
+from r3bench.files import append_jsonl, read_jsonl, write_text
+from r3bench.training import trl_adapter
+
+
+class MetricsFile(TrainerCallback):
+    """Appends each log line to `metrics.jsonl`: step, elapsed seconds, and what TRL and the components logged.
+
+    `elapsed` counts the seconds behind the steps that were kept: work lost in a kill is not in it.
+    """
+
+    def __init__(self, path: Path, resumed_step: int) -> None:
+        self._path = path
+        kept = [line for line in read_jsonl(path) if line["step"] <= resumed_step]
+        if path.exists():
+            import json
+
+            write_text(path, "".join(json.dumps(line) + "\n" for line in kept))
+        self._before = float(kept[-1]["elapsed"]) if kept else 0.0
+        self._start = time.monotonic()
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds behind the steps so far."""
+        return self._before + time.monotonic() - self._start
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **_: Any) -> None:
+        if not state.is_world_process_zero or logs is None or "train_runtime" in logs:
+            return
+        line: dict[str, Any] = {"step": state.global_step, "elapsed": round(self.elapsed, 3)}
+        for key, value in logs.items():
+            finite = isinstance(value, int | float) and math.isfinite(value)
+            line[key] = value if finite or isinstance(value, str) else None
+        append_jsonl(self._path, line)
+
+
+class Progress(TrainerCallback):
+    """A bar on a terminal; elsewhere a plain line every tenth of the run."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._bar: Any = None
+        self._start = 0.0
+        self._first = 0
+        self._reward = ""
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self._start, self._first = time.monotonic(), state.global_step
+        if sys.stderr.isatty():
+            self._bar = tqdm(total=state.max_steps, initial=state.global_step, desc=self._name, unit="step")
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **_: Any) -> None:
+        if logs and logs.get("reward") is not None:
+            self._reward = f"reward {logs['reward']:.3f}"
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        if self._bar is not None:
+            self._bar.set_postfix_str(self._reward)
+            self._bar.update(1)
+            return
+        if state.global_step % max(1, state.max_steps // 10) == 0 or state.global_step == state.max_steps:
+            each = (time.monotonic() - self._start) / max(1, state.global_step - self._first)
+            left = each * (state.max_steps - state.global_step)
+            print(
+                f"{self._name}: step {state.global_step}/{state.max_steps}  {self._reward}  {each:.2f} s/step  "
+                f"{left:.0f} s left",
+                file=sys.stderr,
+                flush=True,
+            )
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        if self._bar is not None:
+            self._bar.close()
+
+
+class StopOnSignal(TrainerCallback):
+    """SIGTERM or SIGINT: finish the sampled batch, save, stop. A second signal acts as it would without us."""
+
+    SIGNALS = (signal.SIGTERM, signal.SIGINT)
+
+    def __init__(self) -> None:
+        self.received: int | None = None
+        self.stopped = False  # the run was cut short
+        self._trainer: GRPOTrainer | None = None
+        self._old: dict[int, Any] = {}
+
+    def watch(self, trainer: GRPOTrainer) -> None:
+        """Start listening (only possible in the main thread) on behalf of `trainer`."""
+        self._trainer = trainer
+        if threading.current_thread() is threading.main_thread():
+            self._old = {number: signal.signal(number, self._on_signal) for number in self.SIGNALS}
+
+    def release(self) -> None:
+        """Give the signals back."""
+        for number, handler in self._old.items():
+            signal.signal(number, handler)
+        self._old = {}
+
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
+        self.received = number
+        self.release()
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        assert self._trainer is not None
+        wanted = self.received is not None
+        accelerator = self._trainer.accelerator
+        if accelerator.num_processes > 1:  # signals reach the ranks at different times: stop at the same step
+            flag = torch.tensor([float(wanted)], device=accelerator.device)
+            wanted = bool(accelerator.gather(flag).max() > 0)
+        if wanted and state.global_step < state.max_steps and not trl_adapter.window_is_open(self._trainer):
+            control.should_save = True
+            control.should_training_stop = True
+            self.stopped = True

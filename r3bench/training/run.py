@@ -1,0 +1,192 @@
+"""One training run in a run directory: build, resume, train, save. Evaluation is the caller's."""
+
+import dataclasses
+import os
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from transformers import PrinterCallback
+from transformers.utils import logging as transformers_logging
+
+from r3bench.config.sections import LoraSection, Recipe
+from r3bench.config.trainer_fields import trainer_value
+from r3bench.errors import ConfigError, Diverged, Interrupted
+from r3bench.files import read_json, sync_directory, write_json
+from r3bench.grading import Grader
+from r3bench.records import RunPaths, TrainRecord
+from r3bench.training import checkpoint
+from r3bench.training.args import R3Config
+from r3bench.training.callbacks import MetricsFile, Progress, StopOnSignal
+from r3bench.training.data import load_questions
+from r3bench.training.environment import device
+from r3bench.training.models import load_model
+from r3bench.training.rewards import reward_functions
+from r3bench.training.trainer import R3Trainer
+
+
+def train(recipe: Recipe, paths: RunPaths, *, quiet: bool = False) -> TrainRecord:
+    """Train a recipe in its run directory, going on from the newest complete checkpoint.
+
+    Writes `metrics.jsonl`, `checkpoints/`, `model/` and, last, `train.json`; with that file present it is only read.
+
+    Raises:
+        ConfigError: settings that contradict each other.
+        Interrupted: a signal asked to stop; a checkpoint was saved.
+    """
+    if paths.train.exists():
+        return TrainRecord(**read_json(paths.train))
+    if quiet:
+        transformers_logging.set_verbosity_error()
+    transformers_logging.disable_progress_bar()
+    arguments = training_arguments(recipe, paths)
+    model, tokenizer = load_model(recipe.model)
+    with Grader(recipe.reward.timeout, recipe.reward.workers, recipe.reward.require_boxed) as grader:
+        try:
+            trainer = R3Trainer(
+                model=model,
+                reward_funcs=reward_functions(recipe.reward, grader),
+                args=arguments,
+                train_dataset=load_questions(recipe.data),
+                processing_class=tokenizer,
+                peft_config=_adapters(recipe.model.lora),
+            )
+        except ValueError as error:  # TRL's own argument checks
+            raise ConfigError(f"trainer: {error}") from error
+        return _run(trainer, recipe, paths, quiet)
+
+
+def training_arguments(recipe: Recipe, paths: RunPaths) -> R3Config:
+    """The recipe's `trainer` section as arguments, with the harness's own settings around it.
+
+    Raises:
+        ConfigError: `save_steps` would cut a sampled batch in two, or TRL refuses a value.
+    """
+    import torch
+
+    cpu = not torch.cuda.is_available()
+    values: dict[str, Any] = {
+        "report_to": "none", "disable_tqdm": True, "save_total_limit": 2, "logging_nan_inf_filter": False,
+        **({"use_cpu": True, "bf16": False} if cpu else {}),
+        **recipe.trainer,
+        "output_dir": str(paths.checkpoints), "seed": recipe.seed, "components": recipe.components,
+        "correctness": {"functions": ["correctness"]},
+    }  # fmt: skip
+    _check_save_steps(recipe)
+    try:
+        return R3Config(**values)
+    except (ValueError, TypeError) as error:
+        raise ConfigError(f"trainer: {error}") from error
+
+
+def _check_save_steps(recipe: Recipe) -> None:
+    values = recipe.trainer
+    accumulation = int(trainer_value(values, "gradient_accumulation_steps"))
+    parts = int(values.get("steps_per_generation") or accumulation)
+    window = parts * int(trainer_value(values, "num_iterations"))
+    steps = max(1, window // accumulation)  # optimiser steps per sampled batch
+    save = trainer_value(values, "save_steps")
+    if trainer_value(values, "save_strategy") == "steps" and save >= 1 and save % steps:
+        raise ConfigError(
+            f"trainer.save_steps: got {save:g}, expected a multiple of {steps}: one sampled batch lasts {steps} "
+            f"updates and a checkpoint inside it can't be resumed exactly; nearest: {max(1, round(save / steps)) * steps}"
+        )
+
+
+def _adapters(section: LoraSection | None) -> Any:
+    if section is None:
+        return None
+    from peft import LoraConfig
+
+    modules = section.target_modules
+    return LoraConfig(
+        r=section.rank,
+        lora_alpha=section.alpha,
+        lora_dropout=section.dropout,
+        target_modules=modules if isinstance(modules, str) else list(modules),
+        task_type="CAUSAL_LM",
+    )
+
+
+def _run(trainer: R3Trainer, recipe: Recipe, paths: RunPaths, quiet: bool) -> TrainRecord:
+    lead = trainer.accelerator.is_main_process
+    newest, torn = checkpoint.newest_complete(paths.checkpoints)
+    if lead:
+        for folder in torn:
+            print(f"{folder}: torn checkpoint, left out", file=sys.stderr)
+            checkpoint.remove(folder)
+    trainer.accelerator.wait_for_everyone()
+    metrics = MetricsFile(paths.metrics, int(newest.name.split("-")[1]) if newest else 0) if lead else None
+    stop = StopOnSignal()
+    trainer.remove_callback(PrinterCallback)
+    trainer.add_callback(stop)
+    if metrics is not None:
+        trainer.add_callback(metrics)
+        if not quiet:
+            trainer.add_callback(Progress(f"{recipe.name} s{recipe.seed}"))
+    stop.watch(trainer)
+    outcome, reason = "finished", None
+    try:
+        trainer.train(resume_from_checkpoint=str(newest) if newest else None)
+    except Diverged as error:
+        outcome, reason = "diverged", str(error)
+    finally:
+        stop.release()
+    if stop.stopped:
+        raise Interrupted(
+            f"{paths.root}: stopped at step {trainer.state.global_step} of {trainer.state.max_steps} and saved; "
+            "the same command goes on from there"
+        )
+    if outcome == "finished":
+        save_model(trainer, paths.model)
+    found = device()
+    record = TrainRecord(
+        outcome=outcome,  # type: ignore[arg-type]
+        reason=reason,
+        steps=trainer.state.global_step,
+        generated_tokens=trainer.generated_tokens,
+        train_seconds=round(metrics.elapsed, 3) if metrics else 0.0,
+        device=found["device"],
+        processes=trainer.accelerator.num_processes,
+        evidence=trainer.evidence,
+        acted={component.name: component.acted(trainer.evidence) for component in trainer.components},
+    )
+    if lead:
+        write_json(paths.train, dataclasses.asdict(record))
+    trainer.accelerator.wait_for_everyone()
+    return record
+
+
+def save_model(trainer: R3Trainer, folder: Path) -> None:
+    """Save the trained model as a plain folder (adapters merged in, and also on their own in `adapter/`)."""
+    lead = trainer.accelerator.is_main_process
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    temporary = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}.")) if lead else folder.parent
+    unwrapped = trainer.accelerator.unwrap_model(trainer.model)
+    if hasattr(unwrapped, "merge_and_unload"):
+        if lead:
+            unwrapped.save_pretrained(temporary / "adapter")
+            unwrapped.merge_and_unload().save_pretrained(temporary)
+            trainer.processing_class.save_pretrained(temporary)
+    elif trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled:
+        target = [str(temporary)]
+        if trainer.accelerator.num_processes > 1:
+            import torch.distributed
+
+            torch.distributed.broadcast_object_list(target, src=0)
+        trainer.save_model(target[0])
+    elif lead:
+        trainer.save_model(str(temporary))
+    if lead:
+        os.chmod(temporary, 0o755)
+        for path in temporary.rglob("*"):
+            if path.is_file():
+                with open(path, "rb+") as file:
+                    os.fsync(file.fileno())
+        if folder.exists():
+            shutil.rmtree(folder)
+        os.replace(temporary, folder)
+        sync_directory(folder.parent)
+    trainer.accelerator.wait_for_everyone()
