@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from r3bench.errors import DataError
-from r3bench.evaluation.metrics import majority, pass_at_k
 from r3bench.evaluation.grading import current
+from r3bench.evaluation.metrics import majority, pass_at_k
 from r3bench.grading import Verdict, last_boxed
 from r3bench.prompts import Style, instruct
 

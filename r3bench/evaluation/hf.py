@@ -69,9 +69,7 @@ class HFBackend:
         device = "cuda" if torch.cuda.is_available() else "cpu"
         try:
             tokenizer = AutoTokenizer.from_pretrained(str(name))
-            model = AutoModelForCausalLM.from_pretrained(
-                str(name), dtype=torch.float32 if device == "cpu" else "auto"
-            )
+            model = AutoModelForCausalLM.from_pretrained(str(name), dtype=torch.float32 if device == "cpu" else "auto")
         except (OSError, ValueError) as error:
             raise ConfigError(f"model '{name}': can't be loaded: {str(error).splitlines()[0]}") from error
         return cls(model.to(device), tokenizer, batch_size)
@@ -87,9 +85,7 @@ class HFBackend:
             return messages[-1]["content"]
         return str(self.tokenizer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=True))
 
-    def generate(
-        self, draws: Sequence[Draw], sampling: Sampling, progress: Callable[[int], None]
-    ) -> list[Completion]:
+    def generate(self, draws: Sequence[Draw], sampling: Sampling, progress: Callable[[int], None]) -> list[Completion]:
         """See `Backend.generate`."""
         prompts = {draw.prompt: self._encode(draw.prompt) for draw in draws}
         self._check_length(max(map(len, prompts.values()), default=0), sampling)
@@ -115,9 +111,7 @@ class HFBackend:
                 f"of {self.context}; expected at most {self.context - longest}"
             )
 
-    def _sample(
-        self, draws: Sequence[Draw], prompts: dict[str, list[int]], sampling: Sampling
-    ) -> list[Completion]:
+    def _sample(self, draws: Sequence[Draw], prompts: dict[str, list[int]], sampling: Sampling) -> list[Completion]:
         try:
             ids = self._decode([prompts[draw.prompt] for draw in draws], [draw.seed for draw in draws], sampling)
         except torch.OutOfMemoryError:
@@ -130,7 +124,8 @@ class HFBackend:
             return self._sample(draws[:half], prompts, sampling) + self._sample(draws[half:], prompts, sampling)
         texts = self.tokenizer.batch_decode(ids, skip_special_tokens=True)
         return [
-            Completion(text, len(row), not row or row[-1] not in self.ends) for text, row in zip(texts, ids, strict=True)
+            Completion(text, len(row), not row or row[-1] not in self.ends)
+            for text, row in zip(texts, ids, strict=True)
         ]
 
     def _decode(self, prompts: Sequence[list[int]], seeds: Sequence[int], sampling: Sampling) -> list[list[int]]:

@@ -48,9 +48,7 @@ class Backend(Protocol):
         """The prompt text of a chat, ready for the answer; the last message's text if there is no template."""
         ...
 
-    def generate(
-        self, draws: Sequence[Draw], sampling: Sampling, progress: Callable[[int], None]
-    ) -> list[Completion]:
+    def generate(self, draws: Sequence[Draw], sampling: Sampling, progress: Callable[[int], None]) -> list[Completion]:
         """One completion per draw, in order; `progress` is called with the number of answers that finished.
 
         Raises:

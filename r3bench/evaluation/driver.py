@@ -1,0 +1,175 @@
+"""Measures a model on tasks: lm-eval loads and prompts, our backends sample, answers are stored shard by shard."""
+
+import contextlib
+import hashlib
+import logging
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from r3bench.config.sections import EvalSection
+from r3bench.errors import StateError
+from r3bench.evaluation import shards
+from r3bench.evaluation.grading import using
+from r3bench.evaluation.sampling import Backend, Sampling
+from r3bench.evaluation.summary import summarise
+from r3bench.evaluation.tasks import check_tasks, load_task
+from r3bench.grading import Grader
+
+
+def evaluate(
+    model: str | Path | tuple[Any, Any],
+    section: EvalSection,
+    out: Path,
+    *,
+    default_max_tokens: int,
+    quiet: bool = False,
+) -> dict[str, dict[str, Any]]:
+    """Sample, grade and store `section.samples` answers to every question of `section.tasks`.
+
+    Idempotent and resumable: stored answers are kept, so an interrupted evaluation loses at most one shard, and more
+    samples, questions or tasks are added to what is there. An in-memory model's training flags and the global random
+    states are as before afterwards.
+
+    Args:
+        model: a folder, a hub id, or (model, tokenizer).
+        section: tasks and sampling.
+        out: answers go to `out/<task>/<shard>.parquet`, columns `records.ANSWER_COLUMNS`.
+        default_max_tokens: response cap where the section has none.
+        quiet: no progress bar.
+
+    Returns:
+        Task -> summary, see `r3bench.evaluation.summary.summarise`.
+
+    Raises:
+        ConfigError: an unknown task or model, or answers longer than the model's context.
+        DataError: a task's questions can't be found.
+        StateError: stored answers come from another model or other settings, or another evaluation is running there.
+    """
+    from filelock import FileLock, Timeout
+
+    check_tasks(section.tasks)
+    cap = section.max_tokens if section.max_tokens is not None else default_max_tokens
+    sampling = Sampling(section.temperature, section.top_p, cap)
+    out.mkdir(parents=True, exist_ok=True)
+    try:
+        with FileLock(out / ".lock", blocking=False), random_states_kept(), quiet_loggers():
+            for leftover in out.glob("*/.*.parquet.*.tmp"):
+                leftover.unlink()
+            backend = _backend(model, section.batch_size)
+            return {
+                name: _evaluate_task(
+                    name, backend=backend, section=section, sampling=sampling, folder=out / name, quiet=quiet
+                )
+                for name in section.tasks
+            }
+    except Timeout as error:
+        raise StateError(f"{out}: another evaluation is writing there") from error
+
+
+def _backend(model: str | Path | tuple[Any, Any], batch_size: int) -> Backend:
+    from r3bench.evaluation.hf import HFBackend
+
+    if isinstance(model, tuple):
+        return HFBackend(*model, batch_size)
+    return HFBackend.load(model, batch_size)
+
+
+def _evaluate_task(
+    name: str, *, backend: Backend, section: EvalSection, sampling: Sampling, folder: Path, quiet: bool
+) -> dict[str, Any]:
+    from lm_eval import simple_evaluate
+
+    from r3bench.evaluation.lm import StoredLM, digest
+
+    task = load_task(name, section.style)
+    task.set_config("repeats", section.samples)
+    greedy = sampling.temperature == 0
+    task.set_config("generation_kwargs", {"do_sample": not greedy, "max_gen_toks": sampling.max_tokens, "until": []})
+    template = backend.chat([{"role": "user", "content": "?"}])
+    settings = {
+        "task": name,
+        "version": str(task.VERSION),
+        "questions": digest(list(task.test_docs())),
+        "model": backend.fingerprint,
+        "backend": backend.name,
+        "template": hashlib.sha256(template.encode()).hexdigest()[:12],
+        "style": section.style,
+        "temperature": sampling.temperature,
+        "top_p": sampling.top_p,
+        "max_tokens": sampling.max_tokens,
+        "seed": section.seed,
+    }
+    with using(Grader(require_boxed=section.require_boxed)) as grader, progress_bar(name, quiet) as progress:
+        lm = StoredLM(
+            backend=backend,
+            folder=folder,
+            sampling=sampling,
+            seed=section.seed,
+            settings=settings,
+            grader=grader,
+            progress=progress,
+        )
+        simple_evaluate(
+            model=lm,
+            tasks=[task],
+            limit=section.limit,
+            apply_chat_template=True,
+            bootstrap_iters=0,
+            log_samples=False,
+            random_seed=None,  # type: ignore[arg-type]
+            numpy_random_seed=None,  # type: ignore[arg-type]
+            torch_random_seed=None,  # type: ignore[arg-type]
+        )
+    asked = {doc["id"] for doc in list(task.test_docs())[: section.limit]}
+    rows = [row for row in shards.read(folder, settings) if row["question"] in asked]
+    return summarise(rows, section.samples)
+
+
+@contextlib.contextmanager
+def progress_bar(name: str, quiet: bool) -> Iterator[Callable[[int, int], None]]:
+    """A function (done, total) that draws a bar on stderr."""
+    from tqdm import tqdm
+
+    with tqdm(desc=name, unit="answer", disable=quiet, leave=False) as bar:
+
+        def show(done: int, total: int) -> None:
+            bar.total = total
+            bar.update(done - bar.n)
+
+        yield show
+
+
+@contextlib.contextmanager
+def quiet_loggers() -> Iterator[None]:
+    """lm-eval's informational messages and its bar for building prompts held back; its errors still show."""
+    import lm_eval.api.task as task_module
+
+    logger = logging.getLogger("lm_eval")
+    level, bar = logger.level, task_module.tqdm
+    logger.setLevel(logging.ERROR)
+    task_module.tqdm = lambda rows, **_: rows
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+        task_module.tqdm = bar
+
+
+@contextlib.contextmanager
+def random_states_kept() -> Iterator[None]:
+    """Put the global random states of Python, NumPy and torch back as they were."""
+    import numpy as np
+    import torch
+
+    python, numpy, cpu = random.getstate(), np.random.get_state(), torch.get_rng_state()
+    devices = torch.cuda.get_rng_state_all() if torch.cuda.is_available() else None
+    try:
+        yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(numpy)
+        torch.set_rng_state(cpu)
+        if devices is not None:
+            torch.cuda.set_rng_state_all(devices)

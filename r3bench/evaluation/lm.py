@@ -1,0 +1,123 @@
+"""The model as lm-eval sees it. Answers that are stored are not sampled again; new ones are graded and stored."""
+
+import hashlib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from lm_eval.api.instance import Instance
+from lm_eval.api.model import LM
+
+from r3bench.evaluation import shards
+from r3bench.evaluation.sampling import Backend, Draw, Sampling, draw_seed
+from r3bench.grading import Grader
+
+
+class StoredLM(LM):
+    """Answers lm-eval's requests of one task from its folder, sampling what is missing shard by shard.
+
+    Args:
+        backend: samples answers.
+        folder: where the task's shards are.
+        sampling: how tokens are chosen.
+        seed: of the evaluation; every answer's own seed follows from it.
+        settings: what the answers depend on, kept in every shard.
+        grader: gives the verdicts.
+        progress: called with (answers done, answers asked for).
+    """
+
+    def __init__(
+        self,
+        *,
+        backend: Backend,
+        folder: Path,
+        sampling: Sampling,
+        seed: int,
+        settings: dict[str, Any],
+        grader: Grader,
+        progress: Callable[[int, int], None],
+    ) -> None:
+        super().__init__()
+        self.backend, self.folder, self.sampling, self.seed = backend, folder, sampling, seed
+        self.settings, self.grader, self.progress = settings, grader, progress
+
+    @property
+    def tokenizer_name(self) -> str:
+        """Names the chat template for lm-eval's request cache, which is not used."""
+        return self.backend.name
+
+    def apply_chat_template(self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
+        """A chat as prompt text."""
+        return self.backend.chat(chat_history)
+
+    def generate_until(self, requests: list[Instance]) -> list[str]:
+        """One response per request; the n-th request of a question is its repeat n."""
+        keys: list[tuple[str, int]] = []
+        prompts: dict[str, str] = {}
+        golds: dict[str, str] = {}
+        seen: dict[str, int] = {}
+        for request in requests:
+            question = request.doc["id"]
+            prompts[question], golds[question] = request.args[0], request.doc["answer"]
+            keys.append((question, seen.get(question, 0)))
+            seen[question] = keys[-1][1] + 1
+        samples = max(seen.values(), default=0)
+        have = {(row["question"], row["repeat"]) for row in shards.read(self.folder, self.settings)}
+        done = sum(key in have for key in keys)
+        self.progress(done, len(keys))
+
+        def finished(count: int) -> None:
+            nonlocal done
+            done += count
+            self.progress(done, len(keys))
+
+        for block in shards.blocks(list(prompts), samples, have):
+            self._sample(block, prompts, golds, finished)
+        texts = {(row["question"], row["repeat"]): row["response"] for row in shards.read(self.folder)}
+        return [texts[key] for key in keys]
+
+    def _sample(
+        self, block: shards.Block, prompts: dict[str, str], golds: dict[str, str], finished: Callable[[int], None]
+    ) -> None:
+        draws = [
+            Draw(question, repeat, draw_seed(self.seed, question, repeat), prompts[question])
+            for question in block.questions
+            for repeat in block.repeats
+        ]
+        answers = self.backend.generate(draws, self.sampling, finished)
+        gold = [golds[draw.question] for draw in draws]
+        verdicts = self.grader.grade([answer.text for answer in answers], gold)
+        rows = [
+            {
+                "question": draw.question,
+                "repeat": draw.repeat,
+                "seed": draw.seed,
+                "response": answer.text,
+                "tokens": answer.tokens,
+                "gold": wanted,
+                "extracted": verdict.extracted,
+                "reason": verdict.reason,
+                "correct": verdict.correct,
+                "truncated": answer.truncated,
+                "timed_out": verdict.timed_out,
+                "grader": self.grader.name,
+            }
+            for draw, answer, wanted, verdict in zip(draws, answers, gold, verdicts, strict=True)
+        ]
+        shards.write(self.folder, block.name, rows, self.settings)
+
+    def loglikelihood(self, requests: list[Instance]) -> list[tuple[float, bool]]:
+        """Not offered: the tasks are answered by sampling."""
+        raise NotImplementedError("only generate_until tasks can be evaluated")
+
+    def loglikelihood_rolling(self, requests: list[Instance]) -> list[float]:
+        """Not offered: the tasks are answered by sampling."""
+        raise NotImplementedError("only generate_until tasks can be evaluated")
+
+
+def digest(docs: Sequence[dict[str, Any]]) -> str:
+    """12 hex digits over the ids, problems and answers of a task."""
+    hashed = hashlib.sha256()
+    for doc in docs:
+        hashed.update(f"{doc['id']}\0{doc['problem']}\0{doc['answer']}\0".encode())
+    return hashed.hexdigest()[:12]

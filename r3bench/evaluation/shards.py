@@ -1,0 +1,133 @@
+"""Stored answers: one parquet file per block of questions and repeats, complete or absent.
+
+A shard is written once all its answers are graded, under a temporary name, then renamed. What is missing is worked out
+from the rows that are there, never from file names, so extending k or the number of questions adds files and touches
+none. The settings that the answers depend on are in every file; answers sampled otherwise are refused, not mixed in.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from r3bench.errors import StateError
+from r3bench.files import replacing
+from r3bench.records import ANSWER_COLUMNS
+
+QUESTIONS = 64  # questions in a shard, aligned to the task's order
+REPEATS = 8  # repeats in a shard, aligned, so that k = 64 makes the batches that k = 32 made
+KEY = b"r3bench"  # of the settings in a file's metadata
+
+SCHEMA = pa.schema(
+    [
+        pa.field(name, {"int": pa.int64(), "bool": pa.bool_()}.get(kind.split(",")[0], pa.string()))
+        for name, kind in ANSWER_COLUMNS.items()
+    ]
+)
+
+
+@dataclass(frozen=True)
+class Block:
+    """The answers of one shard."""
+
+    name: str  # file stem
+    questions: tuple[str, ...]  # question ids
+    repeats: range
+
+
+def blocks(questions: Sequence[str], samples: int, have: set[tuple[str, int]]) -> list[Block]:
+    """What is missing of `samples` answers to each of `questions`, as shards.
+
+    Args:
+        questions: all question ids of the task that are asked for, in the task's order.
+        samples: k.
+        have: the (question, repeat) pairs that are stored.
+    """
+    found = []
+    for first in range(0, samples, REPEATS):
+        for start in range(0, len(questions), QUESTIONS):
+            rows: dict[tuple[int, ...], list[int]] = {}  # missing repeats -> questions
+            for index in range(start, min(start + QUESTIONS, len(questions))):
+                repeats = range(first, min(first + REPEATS, samples))
+                missing = tuple(r for r in repeats if (questions[index], r) not in have)
+                if missing:
+                    rows.setdefault(missing, []).append(index)
+            for missing, indices in rows.items():
+                for run in _runs(missing):
+                    for stretch in _runs(indices):
+                        name = f"r{run[0]:04d}-{run[-1]:04d}.q{stretch[0]:05d}-{stretch[-1]:05d}"
+                        found.append(Block(name, tuple(questions[i] for i in stretch), run))
+    return found
+
+
+def _runs(numbers: Sequence[int]) -> list[range]:
+    """Rising numbers as stretches without gaps."""
+    runs: list[range] = []
+    for number in numbers:
+        if runs and number == runs[-1].stop:
+            runs[-1] = range(runs[-1].start, number + 1)
+        else:
+            runs.append(range(number, number + 1))
+    return runs
+
+
+def write(folder: Path, name: str, rows: Sequence[dict[str, Any]], settings: dict[str, Any]) -> None:
+    """Write shard `name` with `rows` (all of `records.ANSWER_COLUMNS`) and the settings they were sampled under."""
+    table = pa.Table.from_pylist(list(rows), schema=SCHEMA)
+    table = table.replace_schema_metadata({KEY: json.dumps(settings, sort_keys=True).encode()})
+    with replacing(folder / f"{name}.parquet") as temporary:
+        pq.write_table(table, temporary, compression="zstd")
+
+
+def files(folder: Path) -> list[Path]:
+    """The shards of a task folder, by name."""
+    return sorted(folder.glob("*.parquet"))
+
+
+def read_shard(path: Path) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+    """Rows and settings of one shard.
+
+    Raises:
+        StateError: it is not a readable parquet file, or lacks a column.
+    """
+    try:
+        table = pq.read_table(path)
+    except (pa.ArrowException, OSError) as error:
+        raise StateError(f"{path}: not readable as parquet ({str(error).splitlines()[0]})") from error
+    missing = set(ANSWER_COLUMNS) - set(table.column_names)
+    if missing:
+        raise StateError(f"{path}: no column {', '.join(sorted(missing))}")
+    settings = json.loads((table.schema.metadata or {}).get(KEY, b"{}"))
+    return table.to_pylist(), settings
+
+
+def read(folder: Path, settings: dict[str, Any] | None = None) -> list[dict[str, Any]]:
+    """All stored answers of a task, each (question, repeat) once, sorted by repeat and then by file order.
+
+    Args:
+        folder: `eval/<task>` of a run.
+        settings: what the answers must have been sampled under; None: anything.
+
+    Raises:
+        StateError: a shard can't be read, was sampled under other settings, or two differ about an answer.
+    """
+    rows: dict[tuple[str, int], dict[str, Any]] = {}
+    for path in files(folder):
+        shard, theirs = read_shard(path)
+        if settings is not None:
+            different = [key for key in settings if theirs.get(key) != settings[key]]
+            if different:
+                told = ", ".join(f"{key} {theirs.get(key)!r} (now {settings[key]!r})" for key in different)
+                raise StateError(
+                    f"{path}: its answers were sampled with {told}; delete {folder} or choose another folder"
+                )
+        for row in shard:
+            key = (row["question"], row["repeat"])
+            if key in rows and rows[key]["response"] != row["response"]:
+                raise StateError(f"{path}: question {key[0]}, repeat {key[1]} has another response in another shard")
+            rows.setdefault(key, row)
+    return sorted(rows.values(), key=lambda row: row["repeat"])
