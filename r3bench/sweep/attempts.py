@@ -62,7 +62,8 @@ def _kind(error: BaseException) -> FailureKind:
         return "out_of_memory"
     if isinstance(error, TimeoutError):
         return "timeout"
-    if isinstance(error, BrokenExecutor | CancelledError | KeyboardInterrupt | SystemExit | ConnectionError | Interrupted):
+    lost = BrokenExecutor | CancelledError | KeyboardInterrupt | SystemExit | ConnectionError | Interrupted
+    if isinstance(error, lost):
         return "preempted"
     return "bug"
 

@@ -89,9 +89,10 @@ def _check_save_steps(recipe: Recipe) -> None:
     steps = max(1, window // accumulation)  # optimiser steps per sampled batch
     save = trainer_value(values, "save_steps")
     if trainer_value(values, "save_strategy") == "steps" and save >= 1 and save % steps:
+        close = max(1, round(save / steps)) * steps
         raise ConfigError(
             f"trainer.save_steps: got {save:g}, expected a multiple of {steps}: one sampled batch lasts {steps} "
-            f"updates and a checkpoint inside it can't be resumed exactly; nearest: {max(1, round(save / steps)) * steps}"
+            f"updates and a checkpoint inside it can't be resumed exactly; nearest: {close}"
         )
 
 
