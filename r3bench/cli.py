@@ -34,6 +34,7 @@ PANELS: dict[str, dict[str, Callable[..., None]]] = {  # shown in this order
         "list": find.list_,
         "copy": find.copy,
         "validate": find.validate,
+        "env": find.env,
     },
 }
 for _panel, _commands in PANELS.items():

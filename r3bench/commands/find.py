@@ -86,6 +86,19 @@ def validate(
         print_pairs(lines)
 
 
+def env(as_json: Json = False) -> None:
+    """Print what a bug report needs: commit, versions, device, threads. Loads torch, so it takes seconds."""
+    from r3bench.training.environment import environment
+
+    found = environment()
+    found["diff"] = f"{len(found['diff'].splitlines())} lines"  # the text itself may hold what is nobody's business
+    if as_json:
+        print_json(found)
+    else:
+        versions = {name: version for name, version in found.pop("packages").items() if version}
+        print_pairs({**found, **versions})
+
+
 def _kinds(name: str, overridden: bool) -> dict[str, Path]:
     """'recipes' and/or 'grids' -> its file; a file with factors is a grid. Only a recipe takes overrides."""
     from r3bench import catalog

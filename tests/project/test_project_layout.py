@@ -1,0 +1,173 @@
+"""The layout of docs/design.md holds: who imports whom, module sizes, what loads no torch, commented config fields."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGES = {"r3bench": ROOT / "r3bench", "r3bench.components": ROOT / "components", "r3bench.evals": ROOT / "evals"}
+
+# area -> what of r3bench it may import; `None`: anything. An area is a package below r3bench or a module beside them.
+BASE = {"errors", "files", "records"}
+ALLOWED: dict[str, set[str] | None] = {
+    "errors": set(),
+    "files": BASE,
+    "records": BASE,
+    "prompts": BASE,
+    "catalog": {*BASE, "training.component"},
+    "config": {*BASE, "catalog", "config"},
+    "grading": {*BASE, "config", "grading"},
+    "evals": {*BASE, "config", "grading", "prompts", "evaluation", "training.embedded"},
+    "components": {"errors", "training", "components"},
+    "training": {*BASE, "config", "catalog", "grading", "prompts", "training"},
+    "evaluation": {*BASE, "config", "catalog", "grading", "prompts", "evaluation", "training"},
+    "analysis": {*BASE, "config", "catalog", "grading", "analysis"},
+    "sweep": {*BASE, "config", "catalog", "training", "evaluation", "sweep"},
+    "commands": None,
+    "cli": None,
+}
+# The one core module that belongs to no area: the package itself, which hands out R3Config and R3Trainer on use.
+MODULES = {
+    path: ".".join([package, *path.relative_to(folder).with_suffix("").parts]).removesuffix(".__init__")
+    for package, folder in PACKAGES.items()
+    for path in sorted(folder.rglob("*.py"))
+    if "__pycache__" not in path.parts
+}
+
+
+def imported(path: Path, module: str) -> list[tuple[str, bool]]:
+    """(name inside r3bench, only for type checking) of every import of r3bench in a file, functions included."""
+    tree = ast.parse(path.read_text())
+    typing_only = {
+        id(inner)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+        for inner in ast.walk(node)
+    }
+    found = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}:{node.lineno}: relative import"
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+        else:
+            continue
+        found += [
+            (name.removeprefix("r3bench").lstrip("."), id(node) in typing_only)
+            for name in names
+            if name.partition(".")[0] == "r3bench"
+        ]
+    return found
+
+
+@pytest.mark.parametrize(("path", "module"), MODULES.items(), ids=MODULES.values())
+def test_imports_follow_the_design(path: Path, module: str) -> None:
+    area = module.removeprefix("r3bench").lstrip(".").partition(".")[0]
+    if area == "":
+        return
+    allowed = ALLOWED[area]
+    for name, typing_only in imported(path, module):
+        if allowed is None or typing_only or name.partition(".")[0] in ("__version__", ""):
+            continue
+        assert any(name == ok or name.startswith(f"{ok}.") for ok in allowed), f"{module} imports r3bench.{name}"
+
+
+def test_components_do_not_import_each_other() -> None:
+    """A file with a leading underscore is no component but something several of them use."""
+    names = {path.stem for path in PACKAGES["r3bench.components"].glob("[!_]*.py")}
+    for path, module in MODULES.items():
+        if not module.startswith("r3bench.components."):
+            continue
+        others = {name.split(".")[1] for name, _ in imported(path, module) if name.startswith("components.")}
+        assert not others & names, f"{module} imports {others & names}"
+
+
+def test_the_library_names_no_component_grid_or_task() -> None:
+    """It finds them by name; `embedded` is also the default model and data, `reflection` a row's provenance."""
+    named = {path.stem for path in (ROOT / "components").glob("[!_]*.py")} - {"reflection"}
+    named |= {path.stem for path in (ROOT / "evals").glob("[!_]*.yaml")} - {"embedded", "embedded-20"}
+    named |= {path.stem for path in (ROOT / "ablations").glob("*.yaml")} - {"quickstart"}  # the command of that name
+    sources = {"gsm8k", "math500", "minerva", "aime24", "aime25", "aime26", "amc23", "amc_2022_2023", "olympiadbench"}
+    for path, module in MODULES.items():
+        if not module.startswith(("r3bench.components", "r3bench.evals")):
+            allowed = sources if module == "r3bench.training.data" else set()  # where known data sets are
+            texts = {
+                node.value
+                for node in ast.walk(ast.parse(path.read_text()))
+                if isinstance(node, ast.Constant) and isinstance(node.value, str)
+            }
+            assert not texts & (named - allowed), f"{module} names {texts & (named - allowed)}"
+
+
+def test_no_module_is_above_500_lines() -> None:
+    tests = [path for path in (ROOT / "tests").rglob("*.py") if "__pycache__" not in path.parts]
+    benchmarks = list((ROOT / "benchmarks").glob("*.py"))
+    sizes = {
+        str(path.relative_to(ROOT)): len(path.read_text().splitlines()) for path in [*MODULES, *tests, *benchmarks]
+    }
+    assert not {name: size for name, size in sizes.items() if size > 500}
+
+
+def test_every_field_of_a_configuration_dataclass_has_a_comment() -> None:
+    """Frozen dataclasses named *Section, *Config, Recipe or Grid: a comment on the field's lines or beside them."""
+    seen = 0
+    bare = []
+    for path, module in MODULES.items():
+        text = path.read_text()
+        lines = text.splitlines()
+        for node in ast.walk(ast.parse(text)):
+            if not (isinstance(node, ast.ClassDef) and node.name.endswith(("Section", "Config", "Recipe", "Grid"))):
+                continue
+            if not any("dataclass" in ast.unparse(decorator) for decorator in node.decorator_list):
+                continue
+            for item in node.body:
+                if isinstance(item, ast.AnnAssign):
+                    seen += 1
+                    own = "\n".join(lines[item.lineno - 1 : item.end_lineno])
+                    beside = (lines[item.lineno - 2].strip(), "".join(lines[item.end_lineno or 0 :][:1]).strip())
+                    said = " # " in own or '"help"' in own or any(line.startswith("#") for line in beside)
+                    if not said:
+                        bare.append(f"{module}.{node.name}.{ast.unparse(item.target)}")
+    assert seen > 50
+    assert not bare
+
+
+LIGHT = {
+    "cli": "import r3bench.cli",
+    "config": "import r3bench.config.load, r3bench.catalog",
+    "analysis": (
+        "import importlib, pkgutil, r3bench.analysis as a\n"
+        "for m in pkgutil.walk_packages(a.__path__, 'r3bench.analysis.'): importlib.import_module(m.name)"
+    ),
+    "components": "from r3bench import catalog\nfor name in catalog.component_names(): catalog.component(name)",
+    "sweep": "import r3bench.sweep.grid, r3bench.sweep.cells, r3bench.sweep.study",
+    "shipped grids": (
+        "from r3bench import catalog\nfrom r3bench.sweep.cells import enumerate_cells\n"
+        "from r3bench.sweep.grid import load_grid\n"
+        "for entry in catalog.entries('grids'): enumerate_cells(load_grid(entry.name))"
+    ),
+}
+
+
+@pytest.mark.parametrize("code", LIGHT.values(), ids=LIGHT)
+def test_these_load_neither_torch_nor_trl(code: str, tmp_path: Path) -> None:
+    heavy = "{'torch', 'trl', 'transformers', 'datasets', 'lm_eval'} & set(sys.modules)"
+    check = f"{code}\nimport sys\nprint(sorted({heavy}))"
+    done = subprocess.run([sys.executable, "-c", check], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == "[]"
+
+
+def test_help_loads_none_of_the_numerical_stack(tmp_path: Path) -> None:
+    code = (
+        "import sys\nfrom typer.testing import CliRunner\nfrom r3bench.cli import app\n"
+        "assert 'quickstart' in CliRunner().invoke(app, ['--help']).stdout\n"
+        "print(sorted({'numpy', 'scipy', 'pandas', 'torch', 'trl', 'yaml', 'optuna'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip() == "[]"
