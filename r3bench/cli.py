@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
-from r3bench.commands import find
+from r3bench.commands import find, result
 from r3bench.errors import R3BenchError
 
 
@@ -35,6 +35,10 @@ PANELS: dict[str, dict[str, Callable[..., None]]] = {  # shown in this order
         "copy": find.copy,
         "validate": find.validate,
         "env": find.env,
+    },
+    "Results": {
+        "tables": result.tables,
+        "analyze": result.analyze,
     },
 }
 for _panel, _commands in PANELS.items():

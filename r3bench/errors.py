@@ -41,9 +41,9 @@ class Interrupted(R3BenchError):
 
 
 def nearest(name: str, valid: Iterable[str]) -> str:
-    """`"; did you mean 'x'?"` for the valid name closest to `name`, else the sorted list of valid names."""
+    """`"; did you mean 'x'?"` for the valid name closest to `name`, else the sorted list of valid names, if short."""
     names = sorted(valid)
     close = get_close_matches(name, names, n=1, cutoff=0.6)
     if close:
         return f"; did you mean '{close[0]}'?"
-    return f"; valid: {', '.join(names)}" if len(names) <= 20 else ""
+    return f"; valid: {', '.join(names)}" if 0 < len(names) <= 20 else ""

@@ -1,23 +1,52 @@
-"""`tables`: what a study shows."""
+"""`tables`, `analyze`: what results show."""
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from r3bench.commands.options import RUNS, Runs, StudyName, study_folder
+from r3bench.commands.options import RUNS, Json, Runs, StudyName, print_json, study_folder
 
+Format = Annotated[str, typer.Option("--format", help="markdown, latex, html or csv: what is printed.")]
 Out = Annotated[Path | None, typer.Option("--out", metavar="DIR", help="Where files go; default: STUDY/tables.")]
 
 
 def tables(
     study: StudyName,
-    format: Annotated[str, typer.Option(help="markdown, latex, html or csv: what is printed.")] = "markdown",
+    format: Format = "markdown",
     out: Out = None,
     runs: Runs = RUNS,
 ) -> None:
     """Print a study's tables, and write them as Markdown, LaTeX, HTML and CSV files."""
     show_tables(study_folder(study, runs), out, format)
+
+
+def analyze(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A long table (CSV or parquet), or a study's folder.")],
+    declared: Annotated[
+        Path | None,
+        typer.Option("--declared", metavar="YAML", help="What was fixed beforehand: primary, macro, margin, ..."),
+    ] = None,
+    format: Format = "markdown",
+    as_json: Json = False,
+) -> None:
+    """Effects with intervals from anyone's results: a table with one row per run, benchmark and question.
+
+    Columns: run, seed, benchmark, question, samples, correct, optionally tokens and truncated; all others are factors.
+    """
+    from r3bench.analysis.declared import declared_from
+    from r3bench.analysis.external import analysis, load_any
+    from r3bench.config.yaml_file import read_yaml
+
+    fixed = declared_from(read_yaml(declared), str(declared)) if declared else None
+    results = load_any(file, fixed)
+    if as_json:
+        print_json(analysis(results))
+        return
+    from r3bench.analysis.render import render
+    from r3bench.analysis.tables import study_tables
+
+    typer.echo(render(study_tables(results), format))
 
 
 def show_tables(study: Path, out: Path | None, format: str = "markdown") -> None:

@@ -58,7 +58,7 @@ def test_every_shipped_file_is_in_the_wheel_and_nothing_else(wheel: Path) -> Non
         f"{inside}/{path.relative_to(ROOT / folder).as_posix()}"
         for folder, inside in SHIPPED.items()
         for path in (ROOT / folder).rglob("*")
-        if path.is_file() and not any(p == "__pycache__" or p.startswith(".") for p in path.parts)
+        if path.is_file() and not any(p == "__pycache__" or p.startswith(".") for p in path.relative_to(ROOT).parts)
     }
     found = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
     assert found == expected
