@@ -2,7 +2,7 @@
 
     python benchmarks/startup.py [REPEATS]
 
-Prints medians over fresh processes, alternating, the first of each left out (cold files); the target for `--help` is 1 s.
+Medians over fresh processes, alternating, the first of each (cold files) apart; the target for `--help` is 1 s.
 """
 
 import statistics
