@@ -14,7 +14,7 @@ from r3bench.evaluation import shards
 from r3bench.evaluation.grading import using
 from r3bench.evaluation.sampling import Backend, Sampling
 from r3bench.evaluation.summary import summarise
-from r3bench.evaluation.tasks import check_tasks, load_task
+from r3bench.evaluation.tasks import check_tasks, load_task, manager
 from r3bench.grading import Grader
 
 
@@ -114,6 +114,7 @@ def _evaluate_task(
         simple_evaluate(
             model=lm,
             tasks=[task],
+            task_manager=manager(),  # lm-eval's own would read its 14,000 task files
             limit=section.limit,
             apply_chat_template=True,
             bootstrap_iters=0,

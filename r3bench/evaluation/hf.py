@@ -7,6 +7,7 @@ of floating-point sums, so it is repeated exactly when its batch is (same shard,
 
 import contextlib
 import hashlib
+import inspect
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -58,6 +59,8 @@ class HFBackend:
         self.model, self.tokenizer, self.batch_size = model, tokenizer, batch_size
         self.ends = end_tokens(model, tokenizer)
         self.fingerprint = fingerprint(model)
+        # transformers is renaming the argument
+        self._cache_name = "cache" if "cache" in inspect.signature(model.forward).parameters else "past_key_values"
         config = model.config.get_text_config()
         self.context = getattr(config, "max_position_embeddings", None)
 
@@ -101,7 +104,7 @@ class HFBackend:
 
     def _encode(self, prompt: str) -> list[int]:
         # a chat template writes its special tokens itself
-        ids = self.tokenizer(prompt, add_special_tokens=self.template is None)["input_ids"]
+        ids = self.tokenizer(text=prompt, add_special_tokens=self.template is None)["input_ids"]
         return list(ids) or [self.ends[0]]
 
     def _check_length(self, longest: int, sampling: Sampling) -> None:
@@ -182,9 +185,9 @@ class HFBackend:
             input_ids=ids,
             attention_mask=mask,
             position_ids=positions,
-            past_key_values=cache,
             use_cache=True,
             logits_to_keep=1,
+            **{self._cache_name: cache},
         )
         logits: torch.Tensor = out.logits[:, -1]
         return logits

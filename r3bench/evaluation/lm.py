@@ -10,7 +10,7 @@ from lm_eval.api.model import LM
 
 from r3bench.evaluation import shards
 from r3bench.evaluation.sampling import Backend, Draw, Sampling, draw_seed
-from r3bench.grading import Grader
+from r3bench.grading import Grader, Verdict
 
 
 class StoredLM(LM):
@@ -62,7 +62,12 @@ class StoredLM(LM):
             keys.append((question, seen.get(question, 0)))
             seen[question] = keys[-1][1] + 1
         samples = max(seen.values(), default=0)
-        have = {(row["question"], row["repeat"]) for row in shards.read(self.folder, self.settings)}
+        stored = shards.read(self.folder, self.settings)
+        have = {(row["question"], row["repeat"]) for row in stored}
+        for row in stored:  # lm-eval scores all answers; those graded before are not graded again
+            if row["grader"] == self.grader.name:
+                verdict = Verdict(row["correct"], row["extracted"], row["reason"], row["timed_out"])
+                self.grader.remember(row["extracted"], row["gold"], verdict)
         done = sum(key in have for key in keys)
         self.progress(done, len(keys))
 

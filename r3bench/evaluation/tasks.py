@@ -19,6 +19,18 @@ def check_tasks(names: tuple[str, ...]) -> None:
         raise ConfigError(f"eval.tasks: a task is named twice in {', '.join(names)}")
 
 
+def manager(style: str = "boxed") -> Any:
+    """lm-eval's task manager over the evals folders alone; prompts in `style`."""
+    from lm_eval.tasks import TaskManager
+
+    folders = [catalog.shipped("evals"), Path.cwd() / "evals"]  # a later folder wins
+    return TaskManager(
+        include_path=[str(folder) for folder in folders if folder.is_dir()],
+        include_defaults=False,
+        metadata={"style": style},  # type: ignore[dict-item]
+    )
+
+
 def load_task(name: str, style: str = "boxed") -> Any:
     """The lm-eval task `name`, its questions loaded and their prompts in `style`.
 
@@ -26,17 +38,9 @@ def load_task(name: str, style: str = "boxed") -> Any:
         ConfigError: there is no such task, or its file doesn't describe one that can be sampled.
         DataError: its questions can't be found or are not as many as expected.
     """
-    from lm_eval.tasks import TaskManager
-
     check_tasks((name,))
-    folders = [catalog.shipped("evals"), Path.cwd() / "evals"]  # a later folder wins
-    manager = TaskManager(
-        include_path=[str(folder) for folder in folders if folder.is_dir()],
-        include_defaults=False,
-        metadata={"style": style},  # type: ignore[dict-item]
-    )
     try:
-        task = manager.load([name])["tasks"][name]
+        task = manager(style).load([name])["tasks"][name]
     except KeyError as error:
         path = catalog.names("evals", ".yaml")[name]
         raise ConfigError(f"{path}: expected a task called '{name}', like the file") from error

@@ -83,6 +83,12 @@ class Grader:
                 self._known[answer, gold] = (*settled, False)
         self._known.update(zip(hard, self._pool.run(hard) if hard else [], strict=True))
 
+    def remember(self, extracted: str | None, gold: str, verdict: Verdict) -> None:
+        """Take over a verdict of the same grader from earlier, so that the pair is not graded again."""
+        if extracted is not None:
+            reason = verdict.reason.partition(": ")[2]
+            self._known[extracted, gold] = (verdict.correct, reason, verdict.timed_out)
+
     def close(self) -> None:
         """End the grading processes; the next `grade` starts them again."""
         self._pool.close()
