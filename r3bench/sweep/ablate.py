@@ -6,8 +6,8 @@ from pathlib import Path
 
 from r3bench.sweep.cells import enumerate_cells
 from r3bench.sweep.dispatcher import Dispatcher, Report, Runner
+from r3bench.sweep.executors import make_executor
 from r3bench.sweep.grid import Grid, load_grid
-from r3bench.sweep.inline import InlineExecutor
 from r3bench.sweep.study import Study
 from r3bench.sweep.worker import run_job
 
@@ -49,4 +49,8 @@ def ablate(
     opened = open_study(grid, runs, study)
     for duplicate in opened.duplicates:
         say(f"{duplicate.name} s{duplicate.seed}: not run, {duplicate.reason}; {duplicate.same_as} stands for it")
-    return Dispatcher(opened, executor or InlineExecutor(), slots=slots, run=run, say=say).dispatch()
+    if executor is not None:
+        return Dispatcher(opened, executor, slots=slots, run=run, say=say).dispatch()
+    executor, slots = make_executor(opened.grid.executor)
+    with executor:
+        return Dispatcher(opened, executor, slots=slots, run=run, say=say).dispatch()

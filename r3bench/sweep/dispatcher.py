@@ -4,7 +4,6 @@ The run directories are the truth. Whatever happens to the dispatcher, starting 
 waits for those another process still holds, and runs the rest.
 """
 
-import os
 import signal
 import threading
 import time
@@ -26,6 +25,8 @@ from r3bench.sweep.progress import newest_change
 from r3bench.sweep.study import Study
 from r3bench.sweep.worker import job, run_job
 
+HANG_GRACE = 5.0  # seconds a hung cell gets to dump its stacks and stop
+DRAIN_GRACE = 120.0  # seconds a cell gets to save when the study is interrupted
 POLL = 0.5  # seconds between looks at signals, hangs and other processes' locks
 Runner = Callable[[Mapping[str, Any]], dict[str, Any]]
 
@@ -59,7 +60,8 @@ class Report:
 @dataclass
 class _Running:
     cell: Cell
-    since: float  # time.time() at submission
+    change: float = 0.0  # latest file time seen in the run directory
+    seen: float = field(default_factory=time.monotonic)  # when `change` was first seen; no wall clock is compared
     stopped: str | None = None  # why we ended it: 'timeout' or 'drain'
 
 
@@ -145,7 +147,7 @@ class Dispatcher:
             work = job(cell.recipe, paths.root, cell.factors, counts(paths.root)["out_of_memory"])
             for watcher in self.watchers:
                 watcher.started(cell)
-            self.running[self.executor.submit(self.run, work)] = _Running(cell, time.time())
+            self.running[self.executor.submit(self.run, work)] = _Running(cell, newest_change(paths))
 
     def _stop_filling(self, reason: str) -> None:
         if self.report.reason is None:
@@ -205,19 +207,22 @@ class Dispatcher:
             self.say(f"{cell.run_id}: failed ({failure.kind}): {failure.message}; see {root / 'attempts.jsonl'}")
 
     def _end_hung(self) -> None:
+        limit = self.study.grid.hang_after
         for future, run in self.running.items():
-            if run.stopped is None:
-                alive = max(run.since, newest_change(self.study.paths(run.cell)))
-                if time.time() - alive > self.study.grid.hang_after and self._stop(future, 5.0):
-                    run.stopped = "timeout"
-                    self.say(f"{run.cell.run_id}: no progress for {self.study.grid.hang_after:g} s; stopping it")
+            change = newest_change(self.study.paths(run.cell))
+            if change != run.change:
+                run.change, run.seen = change, time.monotonic()
+            elif run.stopped is None and time.monotonic() - run.seen > limit:
+                run.stopped = "timeout"
+                self.say(f"{run.cell.run_id}: no progress for {limit:g} s; stopping it")
+                self._stop(future, HANG_GRACE, dump=True)
 
-    def _stop(self, future: Future[dict[str, Any]], grace: float) -> bool:
+    def _stop(self, future: Future[dict[str, Any]], grace: float, dump: bool = False) -> None:
         stop = getattr(future, "stop", None)
         if stop is not None:
-            stop(grace)
-            return True
-        return future.cancel()
+            stop(grace, dump)
+        else:
+            future.cancel()
 
     def _look_elsewhere(self) -> None:
         waiting, self.elsewhere = self.elsewhere, []
@@ -252,7 +257,7 @@ class Dispatcher:
             self._stop_filling(f"{signal.Signals(number).name} received")
         for future, run in self.running.items():
             run.stopped = "drain"
-            self._stop(future, 60.0 if self.signals == 1 else 0.0)
+            self._stop(future, DRAIN_GRACE if self.signals == 1 else 0.0)
 
 
 class CancelledFailure(StateError):
@@ -268,8 +273,3 @@ def _headline(record: RunRecord) -> str:
         if accuracy is not None:
             parts.append(f"{task} {accuracy:.3f}")
     return ", ".join([*parts, f"{record.train.train_seconds:.0f} s training"])
-
-
-def cpu_slots() -> int:
-    """CPU cores this process may use."""
-    return len(os.sched_getaffinity(0))

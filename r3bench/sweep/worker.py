@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import os
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -18,8 +19,25 @@ from r3bench.sweep.attempts import attempt
 from r3bench.sweep.cells import BASE_MODEL
 from r3bench.sweep.lock import exclusive
 
-Train = Callable[..., TrainRecord]  # (recipe, paths, quiet=...); writes its progress, checkpoints and model
-Evaluate = Callable[..., dict[str, dict[str, Any]]]  # (model, section, out, default_max_tokens=..., quiet=...)
+
+@dataclass(frozen=True)
+class Steps:
+    """What a cell is made of; tests put something quick in their place."""
+
+    train: Callable[..., TrainRecord]  # (recipe, paths, quiet=...); resumes, writes metrics, checkpoints, model
+    evaluate: Callable[..., dict[str, dict[str, Any]]]  # (model, section, out, default_max_tokens=..., quiet=...)
+    environment: Callable[[], dict[str, Any]]  # commit, packages, device
+    start_model: Callable[[str, str | None], str]  # (name, revision) -> folder or hub id of the untrained model
+
+
+def real_steps() -> Steps:
+    """Training and evaluation. Imports torch, TRL and lm-eval."""
+    from r3bench.evaluation.driver import evaluate
+    from r3bench.training.environment import environment
+    from r3bench.training.models import model_folder
+    from r3bench.training.run import train
+
+    return Steps(train, evaluate, environment, model_folder)
 
 
 def finished(recipe: Recipe, paths: RunPaths) -> RunRecord | None:
@@ -48,8 +66,7 @@ def run_cell(
     *,
     quiet: bool = False,
     halvings: int = 0,
-    train: Train | None = None,
-    evaluate: Evaluate | None = None,
+    steps: Steps | None = None,
 ) -> RunRecord:
     """Train and evaluate one run in `directory`; what is already there is kept.
 
@@ -59,8 +76,7 @@ def run_cell(
         factors: factor -> level for the record; `{"base": "model"}` evaluates the start model without training.
         quiet: no progress output.
         halvings: how often the micro-batch is halved and accumulation doubled (after running out of memory).
-        train: in place of `r3bench.training.run.train`.
-        evaluate: in place of `r3bench.evaluation.driver.evaluate`.
+        steps: in place of the real training and evaluation.
 
     Raises:
         Locked: another process is at work in the directory.
@@ -75,13 +91,17 @@ def run_cell(
         record = finished(recipe, paths)
         if record is not None:
             return record
+        steps = steps or real_steps()
         if lead:
-            _describe(recipe, paths)
-        base = factors == BASE_MODEL
-        trained = _untrained() if base else _trained(smaller_batches(recipe, halvings), paths, quiet, train)
+            _describe(recipe, paths, steps.environment())
+        if factors == BASE_MODEL:
+            trained, model = _untrained(), steps.start_model(recipe.model.name, recipe.model.revision)
+        else:
+            trained, model = _trained(smaller_batches(recipe, halvings), paths, quiet, steps), str(paths.model)
         summaries = {}
         if trained.outcome == "finished" and lead:
-            summaries = _evaluated(recipe, paths, base, quiet, evaluate)
+            cap = int(trainer_value(recipe.trainer, "max_completion_length"))
+            summaries = steps.evaluate(model, recipe.eval, paths.evaluation, default_max_tokens=cap, quiet=quiet)
         record = _record(recipe, factors, trained, summaries, read_json(paths.environment))
         if lead:
             write_record(record, paths)
@@ -102,28 +122,20 @@ def set_aside_torn(paths: RunPaths) -> list[Path]:
     return moved
 
 
-def _describe(recipe: Recipe, paths: RunPaths) -> None:
-    from r3bench.training.environment import environment
-
+def _describe(recipe: Recipe, paths: RunPaths, environment: dict[str, Any]) -> None:
     write_json(paths.config, resolved(recipe))
-    found = {**environment(), "started": datetime.now(UTC).isoformat("T", "seconds")}
+    started = datetime.now(UTC).isoformat("T", "seconds")
     if paths.environment.exists():
         with contextlib.suppress(StateError):
-            found["started"] = read_json(paths.environment).get("started", found["started"])
-    write_json(paths.environment, found)
+            started = read_json(paths.environment).get("started", started)  # of the first attempt
+    write_json(paths.environment, {**environment, "started": started})
 
 
-def _trained(recipe: Recipe, paths: RunPaths, quiet: bool, train: Train | None) -> TrainRecord:
+def _trained(recipe: Recipe, paths: RunPaths, quiet: bool, steps: Steps) -> TrainRecord:
     if paths.train.exists():
-        record = TrainRecord(**read_json(paths.train))
-        if record.outcome != "failed":
-            return record
-    if train is None:
-        from r3bench.training import run
-
-        train = run.train
+        return TrainRecord(**read_json(paths.train))
     try:
-        record = train(recipe, paths, quiet=quiet)
+        record = steps.train(recipe, paths, quiet=quiet)
     except Diverged as error:
         record = dataclasses.replace(_untrained(), outcome="diverged", reason=str(error))
     if not paths.train.exists():
@@ -151,22 +163,6 @@ def smaller_batches(recipe: Recipe, halvings: int) -> Recipe:
     if trainer.get("steps_per_generation"):
         trainer["steps_per_generation"] = int(trainer["steps_per_generation"]) * 2**halvings
     return dataclasses.replace(recipe, trainer=trainer)
-
-
-def _evaluated(
-    recipe: Recipe, paths: RunPaths, base: bool, quiet: bool, evaluate: Evaluate | None
-) -> dict[str, dict[str, Any]]:
-    model: str | Path = recipe.model.name if base else paths.model
-    if evaluate is None:
-        from r3bench.evaluation import driver
-
-        evaluate = driver.evaluate
-        if base:
-            from r3bench.training.models import model_folder
-
-            model = model_folder(recipe.model.name, recipe.model.revision)
-    cap = int(trainer_value(recipe.trainer, "max_completion_length"))
-    return evaluate(model, recipe.eval, paths.evaluation, default_max_tokens=cap, quiet=quiet)
 
 
 def _measured(summaries: Mapping[str, Mapping[str, Any]], recipe: Recipe) -> bool:
@@ -209,13 +205,11 @@ def job(recipe: Recipe, directory: Path, factors: Mapping[str, str], halvings: i
     }
 
 
-def run_job(work: Mapping[str, Any], train: Train | None = None, evaluate: Evaluate | None = None) -> dict[str, Any]:
+def run_job(work: Mapping[str, Any], steps: Steps | None = None) -> dict[str, Any]:
     """Run a cell described by `job`, noting the attempt in `attempts.jsonl`; the record as JSON-ready data."""
     directory = Path(work["directory"])
     recipe = parse_recipe(work["recipe"], str(directory / "config.json"))
     halvings = work["halvings"]
     with attempt(directory, halvings):
-        record = run_cell(
-            recipe, directory, work["factors"], quiet=True, halvings=halvings, train=train, evaluate=evaluate
-        )
+        record = run_cell(recipe, directory, work["factors"], quiet=True, halvings=halvings, steps=steps)
     return dataclasses.asdict(record)

@@ -1,17 +1,10 @@
-import importlib.util
 import os
 import sys
-import types
 from pathlib import Path
 
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
-
-if importlib.util.find_spec("r3bench.training.environment") is None:  # while the capture isn't written yet
-    stub = types.ModuleType("r3bench.training.environment")
-    stub.environment = lambda: {"commit": None, "dirty": False}
-    sys.modules["r3bench.training.environment"] = stub
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ from r3bench.errors import StateError
 from r3bench.files import read_json, read_jsonl
 from r3bench.sweep.ablate import ablate, open_study
 from r3bench.sweep.grid import parse_grid
+from r3bench.sweep.inline import InlineExecutor
 from r3bench.sweep.lock import Locked, exclusive
 
 
@@ -40,7 +41,7 @@ def trouble(home, grid, name, words):
 
 
 def test_every_cell_once_and_nothing_the_second_time(home, grid):
-    report = ablate(grid, home / "runs", run=run_toy, say=quiet)
+    report = ablate(grid, home / "runs", run=run_toy, executor=InlineExecutor(), say=quiet)
     assert report.complete and len(report.finished) == 9
     record = report.finished[next(r for r in report.finished if r.startswith("replay+bonus-s1"))]
     assert record.factors == {"replay": "on", "bonus": "on"} and record.seed == 1
@@ -48,49 +49,53 @@ def test_every_cell_once_and_nothing_the_second_time(home, grid):
     assert base.factors == {"base": "model"} and base.train.steps == 0 and base.eval["embedded"]["samples"] == 2
     assert len(executions(home)) == 8 and set(executions(home).values()) == {1}
     before = {p: p.stat().st_mtime_ns for p in (home / "runs").rglob("*") if p.is_file() and p.suffix != ".lock"}
-    again = ablate(grid, home / "runs", run=run_toy, say=quiet)
+    again = ablate(grid, home / "runs", run=run_toy, executor=InlineExecutor(), say=quiet)
     after = {p: p.stat().st_mtime_ns for p in (home / "runs").rglob("*") if p.is_file() and p.suffix != ".lock"}
     assert again.complete and before == after
 
 
 def test_checkpoints_go_after_a_verified_evaluation_and_the_model_stays(home, grid):
-    ablate(grid, home / "runs", run=run_toy, say=quiet)
+    ablate(grid, home / "runs", run=run_toy, executor=InlineExecutor(), say=quiet)
     run = next((home / "runs" / "toy").glob("base-s0-*"))
     assert (run / "model" / "weights").exists() and not (run / "checkpoints").exists()
 
 
 def test_more_samples_do_not_train_again(home, grid, grid_values):
-    ablate(grid, home / "runs", run=run_toy, say=quiet)
+    ablate(grid, home / "runs", run=run_toy, executor=InlineExecutor(), say=quiet)
     grid_values["eval"] = {"samples": 4}
-    report = ablate(parse_grid(grid_values, "toy.yaml"), home / "runs", run=run_toy, say=quiet)
+    report = ablate(
+        parse_grid(grid_values, "toy.yaml"), home / "runs", run=run_toy, executor=InlineExecutor(), say=quiet
+    )
     assert all(r.eval["embedded"]["samples"] == 4 for r in report.finished.values())
     assert set(executions(home).values()) == {1}
 
 
 def test_a_seed_can_be_added_but_a_changed_grid_is_refused(home, grid, grid_values):
-    ablate(grid, home / "runs", run=run_toy, say=quiet)
+    ablate(grid, home / "runs", run=run_toy, executor=InlineExecutor(), say=quiet)
     grid_values["seeds"] = [0, 1, 2]
-    report = ablate(parse_grid(grid_values, "toy.yaml"), home / "runs", run=run_toy, say=quiet)
+    report = ablate(
+        parse_grid(grid_values, "toy.yaml"), home / "runs", run=run_toy, executor=InlineExecutor(), say=quiet
+    )
     assert len(report.finished) == 13 and set(executions(home).values()) == {1}
     grid_values["set"] = {"trainer.max_steps": 7}
     with pytest.raises(StateError, match="another version of this grid"):
-        ablate(parse_grid(grid_values, "toy.yaml"), home / "runs", run=run_toy, say=quiet)
+        ablate(parse_grid(grid_values, "toy.yaml"), home / "runs", run=run_toy, executor=InlineExecutor(), say=quiet)
 
 
 def test_a_bug_is_retried_as_often_as_allowed_then_given_up_while_the_rest_goes_on(home, grid):
     cell = trouble(home, grid, "replay", "bug bug")
-    report = ablate(grid, home / "runs", run=run_toy, say=quiet)
+    report = ablate(grid, home / "runs", run=run_toy, executor=InlineExecutor(), say=quiet)
     assert list(report.failed) == [cell.run_id] and report.failed[cell.run_id].kind == "bug"
     assert "ZeroDivisionError: a mistake" in report.failed[cell.run_id].message
     assert len(report.finished) == 8 and executions(home)[cell.run_id] == 2
     events = [r["event"] for r in read_jsonl(home / "runs" / "toy" / cell.run_id / "attempts.jsonl")]
     assert events == ["start", "failure", "start", "failure", "gave_up"]
-    assert ablate(grid, home / "runs", run=run_toy, say=quiet).complete
+    assert ablate(grid, home / "runs", run=run_toy, executor=InlineExecutor(), say=quiet).complete
 
 
 def test_out_of_memory_halves_the_micro_batch_and_keeps_the_configuration(home, grid):
     cell = trouble(home, grid, "replay", "oom oom")
-    assert ablate(grid, home / "runs", run=run_toy, say=quiet).complete
+    assert ablate(grid, home / "runs", run=run_toy, executor=InlineExecutor(), say=quiet).complete
     run = home / "runs" / "toy" / cell.run_id
     assert [r["halvings"] for r in read_jsonl(run / "attempts.jsonl") if r["event"] == "start"] == [0, 1, 2]
     assert read_json(run / "config.json")["trainer"]["per_device_train_batch_size"] == 64
@@ -98,24 +103,26 @@ def test_out_of_memory_halves_the_micro_batch_and_keeps_the_configuration(home, 
 
 def test_diverged_is_an_outcome(home, grid):
     cell = trouble(home, grid, "bonus", "diverged")
-    report = ablate(grid, home / "runs", run=run_toy, say=quiet)
+    report = ablate(grid, home / "runs", run=run_toy, executor=InlineExecutor(), say=quiet)
     assert report.complete
     record = report.finished[cell.run_id]
     assert record.train.outcome == "diverged" and "nan" in record.train.reason and record.eval == {}
-    ablate(grid, home / "runs", run=run_toy, say=quiet)
+    ablate(grid, home / "runs", run=run_toy, executor=InlineExecutor(), say=quiet)
     assert executions(home)[cell.run_id] == 1
 
 
 def test_a_full_disk_stops_the_study_and_it_goes_on_later(home, grid):
     cell = trouble(home, grid, "bonus", "disk")
-    report = ablate(grid, home / "runs", run=run_toy, say=quiet)
+    report = ablate(grid, home / "runs", run=run_toy, executor=InlineExecutor(), say=quiet)
     assert "No space left" in report.reason and cell.run_id in report.left and not report.failed
-    assert ablate(grid, home / "runs", run=run_toy, say=quiet).complete
+    assert ablate(grid, home / "runs", run=run_toy, executor=InlineExecutor(), say=quiet).complete
 
 
 def test_the_disk_floor_is_checked_before_every_start(home, grid_values):
     grid_values["disk_floor_gb"] = 1e9
-    report = ablate(parse_grid(grid_values, "toy.yaml"), home / "runs", run=run_toy, say=quiet)
+    report = ablate(
+        parse_grid(grid_values, "toy.yaml"), home / "runs", run=run_toy, executor=InlineExecutor(), say=quiet
+    )
     assert "below disk_floor_gb" in report.reason and len(report.left) == 9 and not executions(home)
 
 
@@ -152,18 +159,18 @@ def test_a_second_dispatcher_is_told_who_holds_the_study(home, grid):
         exclusive(home / "runs" / "toy" / "study.lock"),
         pytest.raises(Locked, match=rf"held by process {os.getpid()}"),
     ):
-        ablate(grid, home / "runs", run=run_toy, say=quiet)
+        ablate(grid, home / "runs", run=run_toy, executor=InlineExecutor(), say=quiet)
 
 
 @pytest.mark.parametrize("name", ["run.json", "train.json", "config.json", "environment.json", "attempts.jsonl"])
 def test_a_torn_file_is_made_again_without_training_again(home, grid, name):
-    ablate(grid, home / "runs", run=run_toy, say=quiet)
+    ablate(grid, home / "runs", run=run_toy, executor=InlineExecutor(), say=quiet)
     run = next((home / "runs" / "toy").glob("replay-s0-*"))
     whole = read_json(run / "run.json")
     (run / name).write_bytes((run / name).read_bytes()[:-9])
     if name != "run.json":
         (run / "run.json").unlink()
-    report = ablate(grid, home / "runs", run=run_toy, say=quiet)
+    report = ablate(grid, home / "runs", run=run_toy, executor=InlineExecutor(), say=quiet)
     assert report.complete
     made = read_json(run / "run.json")
     assert {**made, "ended": 0, "started": 0} == {**whole, "ended": 0, "started": 0}
@@ -171,27 +178,27 @@ def test_a_torn_file_is_made_again_without_training_again(home, grid, name):
 
 
 def test_a_torn_study_file_is_made_again(home, grid):
-    ablate(grid, home / "runs", run=run_toy, say=quiet)
+    ablate(grid, home / "runs", run=run_toy, executor=InlineExecutor(), say=quiet)
     file = home / "runs" / "toy" / "study.json"
     whole = file.read_bytes()
     file.write_bytes(whole[:100])
-    ablate(grid, home / "runs", run=run_toy, say=quiet)
+    ablate(grid, home / "runs", run=run_toy, executor=InlineExecutor(), say=quiet)
     assert file.read_bytes() == whole
 
 
 def test_a_copied_run_directory_is_ignored_beside_and_refused_in_place(home, grid):
     import shutil
 
-    ablate(grid, home / "runs", run=run_toy, say=quiet)
+    ablate(grid, home / "runs", run=run_toy, executor=InlineExecutor(), say=quiet)
     study = home / "runs" / "toy"
     runs = sorted(study.glob("replay-s*"))
     shutil.copytree(runs[0], study / "copy")
-    assert ablate(grid, home / "runs", run=run_toy, say=quiet).complete
+    assert ablate(grid, home / "runs", run=run_toy, executor=InlineExecutor(), say=quiet).complete
     assert list(open_study(grid, home / "runs").foreign()) == ["copy"]
     shutil.rmtree(runs[1])
     shutil.copytree(runs[0], runs[1])
     with pytest.raises(StateError, match=f"is the record of {runs[0].name}, not of {runs[1].name}"):
-        ablate(grid, home / "runs", run=run_toy, say=quiet)
+        ablate(grid, home / "runs", run=run_toy, executor=InlineExecutor(), say=quiet)
 
 
 def test_a_read_only_folder_is_a_plain_error(home, grid):
@@ -200,11 +207,11 @@ def test_a_read_only_folder_is_a_plain_error(home, grid):
     (home / "runs").mkdir()
     (home / "runs").chmod(0o500)
     with pytest.raises(StateError, match="can't be written"):
-        ablate(grid, home / "runs", run=run_toy, say=quiet)
+        ablate(grid, home / "runs", run=run_toy, executor=InlineExecutor(), say=quiet)
 
 
 def test_study_json_lists_the_cells(home, grid):
-    ablate(grid, home / "runs", run=run_toy, say=quiet)
+    ablate(grid, home / "runs", run=run_toy, executor=InlineExecutor(), say=quiet)
     study = json.loads((home / "runs" / "toy" / "study.json").read_text())
     assert len(study["cells"]) == 9 and study["grid"]["seeds"] == [0, 1]
     assert all((Path(home) / "runs" / "toy" / c["run_id"] / "run.json").exists() for c in study["cells"])

@@ -13,7 +13,7 @@ from r3bench.config.load import config_hash
 from r3bench.errors import Diverged
 from r3bench.files import append_jsonl, replacing
 from r3bench.records import TrainRecord
-from r3bench.sweep.worker import run_job
+from r3bench.sweep.worker import Steps, run_job
 
 QUESTIONS = 6
 
@@ -101,6 +101,14 @@ def _answer(name, task, question, repeat):
     }
 
 
+TOY = Steps(
+    train=toy_train,
+    evaluate=toy_evaluate,
+    environment=lambda: {"commit": None, "dirty": False},
+    start_model=lambda name, revision: f"start/{name}",
+)
+
+
 def run_toy(work):
     """A cell for `ablate(run=...)`."""
-    return run_job(work, train=toy_train, evaluate=toy_evaluate)
+    return run_job(work, steps=TOY)

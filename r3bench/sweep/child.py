@@ -1,0 +1,104 @@
+"""What a worker process does around a cell: die with its parent, log to the run directory, leave a result behind."""
+
+import contextlib
+import ctypes
+import faulthandler
+import importlib
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from r3bench.files import write_json
+from r3bench.sweep.attempts import Failure, WorkerFailed, classify
+from r3bench.sweep.outcome import Outcome
+
+PR_SET_PDEATHSIG = 1
+
+
+def die_with_parent() -> None:
+    """Ask the kernel (Linux) for SIGTERM when the parent ends, so that no cell outlives its dispatcher unseen."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+def log_file(work: Mapping[str, Any]) -> Path:
+    """Where a cell's output goes."""
+    return Path(work["directory"]) / "log.txt"
+
+
+def redirect(work: Mapping[str, Any]) -> None:
+    """Send this process's output to the cell's log, and stack dumps on SIGUSR1 with it."""
+    path = log_file(work)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.dup2(descriptor, 1)
+    os.dup2(descriptor, 2)
+    os.close(descriptor)
+    os.close(nothing)
+    faulthandler.register(signal.SIGUSR1, file=2, all_threads=True)
+
+
+def name_of(function: Callable[..., Any]) -> str:
+    """'module:name' of a module-level function."""
+    if "." in function.__qualname__:
+        raise TypeError(f"{function.__qualname__}: only a module-level function can be run in another process")
+    return f"{function.__module__}:{function.__qualname__}"
+
+
+def call(function: str, work: Mapping[str, Any]) -> dict[str, Any]:
+    """Import and call 'module:name' on `work`; {"result": ...} or {"failure": ...}, JSON-ready."""
+    with Outcome(everything=True) as outcome:
+        module, _, name = function.partition(":")
+        outcome.value = getattr(importlib.import_module(module), name)(work)
+    if outcome.error is not None:
+        failure = classify(outcome.error)
+        print(failure.detail, file=sys.stderr, flush=True)
+        return {"failure": asdict(failure)}
+    return {"result": outcome.value}
+
+
+def unpack(reply: Mapping[str, Any] | None, status: int, log: Path) -> Outcome:
+    """A worker's reply and exit status (0, a code, or minus the signal) as an outcome."""
+    outcome = Outcome()
+    if reply and "result" in reply:
+        outcome.value = reply["result"]
+    elif reply and "failure" in reply:
+        outcome.error = WorkerFailed(Failure(**reply["failure"]))
+    else:
+        what = f"killed by {signal.Signals(-status).name}" if status < 0 else f"ended with exit code {status}"
+        kind = "preempted" if status in (-signal.SIGTERM, -signal.SIGKILL, -signal.SIGINT) else "bug"
+        tail = ""
+        with contextlib.suppress(OSError):
+            tail = log.read_text(errors="replace")[-4000:]
+        outcome.error = WorkerFailed(Failure(kind, f"worker {what}; see {log}", tail))  # type: ignore[arg-type]
+    return outcome
+
+
+def main(arguments: list[str]) -> int:
+    """`python -m r3bench.sweep.child FUNCTION JOB RESULT [PROCESSES]`: one cell in this process or under torchrun."""
+    function, job_path, result_path, *rest = arguments
+    work = json.loads(Path(job_path).read_text())
+    if rest and int(rest[0]) > 1:
+        die_with_parent()  # kept across exec
+        launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", rest[0]]
+        os.execv(
+            sys.executable,
+            [sys.executable, *launcher, "-m", "r3bench.sweep.child", function, job_path, result_path],
+        )
+    die_with_parent()
+    redirect(work)
+    reply = call(function, work)
+    if int(os.environ.get("RANK", "0")) == 0 or "failure" in reply:
+        write_json(Path(result_path), reply)
+    return 0 if "result" in reply else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,135 @@
+"""Worker processes: forked and separate, dying, hanging, drained."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from toy import run_toy
+
+from r3bench.files import read_jsonl
+from r3bench.sweep.ablate import ablate, open_study
+from r3bench.sweep.grid import parse_grid
+from r3bench.sweep.local import DeviceExecutor, ForkExecutor
+
+PRELOAD = ("toy",)
+
+
+def quiet(line):
+    pass
+
+
+def executors():
+    return {"fork": lambda: ForkExecutor(preload=PRELOAD), "process": lambda: DeviceExecutor(["", ""])}
+
+
+@pytest.fixture(params=["fork", "process"])
+def executor(request):
+    with executors()[request.param]() as made:
+        yield made
+
+
+def executions(home):
+    return Counter(r["run"] for r in read_jsonl(home / "runs" / "toy" / "executions.jsonl"))
+
+
+def trouble(home, grid, name, words):
+    cell = next(c for c in open_study(grid, home / "runs").cells if c.name == name)
+    path = home / "runs" / "toy" / "trouble" / cell.run_id
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(words)
+    return cell
+
+
+def test_deaths_bugs_and_hangs_of_workers(home, grid_values, executor):
+    grid_values |= {"hang_after": 4.0, "seeds": [0]}
+    grid = parse_grid(grid_values, "toy.yaml")
+    died = trouble(home, grid, "replay", "die")
+    hung = trouble(home, grid, "bonus", "hang")
+    broken = trouble(home, grid, "base", "bug bug")
+    report = ablate(grid, home / "runs", run=run_toy, executor=executor, slots=2, say=quiet)
+    assert list(report.failed) == [broken.run_id] and len(report.finished) == 4
+    attempts = {c.run_id: read_jsonl(home / "runs" / "toy" / c.run_id / "attempts.jsonl") for c in (died, hung, broken)}
+    kinds = {run: [r["kind"] for r in lines if r["event"] == "failure"] for run, lines in attempts.items()}
+    assert kinds == {died.run_id: ["preempted"], hung.run_id: ["timeout"], broken.run_id: ["bug", "bug"]}
+    assert "ZeroDivisionError" in (home / "runs" / "toy" / broken.run_id / "log.txt").read_text()
+    assert "_go_wrong" in (home / "runs" / "toy" / hung.run_id / "log.txt").read_text()  # the stack dump
+
+
+SCRIPT = """
+import sys, json
+from pathlib import Path
+sys.path.insert(0, sys.argv[1])
+from toy import run_toy
+from r3bench.sweep.ablate import ablate
+from r3bench.sweep.grid import parse_grid
+from r3bench.sweep.local import ForkExecutor
+if __name__ == "__main__":
+    grid = parse_grid(json.loads(sys.argv[2]), "toy.yaml")
+    with ForkExecutor(preload=("toy",)) as pool:
+        report = ablate(grid, Path("runs"), run=run_toy, executor=pool, slots=4)
+    print("LEFT", len(report.left), report.reason, flush=True)
+"""
+
+
+def _dispatcher(home, values):
+    import json
+
+    (home / "script.py").write_text(SCRIPT)
+    return subprocess.Popen(
+        [sys.executable, "script.py", str(Path(__file__).parent), json.dumps(values)],
+        cwd=home,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+def _wait_for(condition, seconds=60):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "never happened"
+        time.sleep(0.05)
+
+
+def _alive(pid):
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return "State:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_an_ended_dispatcher_leaves_no_process_and_goes_on_when_started_again(home, grid_values, number):
+    grid_values |= {"seeds": [0]}
+    grid = parse_grid(grid_values, "toy.yaml")
+    hung = trouble(home, grid, "bonus", "hang")
+    process = _dispatcher(home, grid_values)
+    log = home / "runs" / "toy" / hung.run_id / "attempts.jsonl"
+    _wait_for(
+        lambda: (
+            any(r["event"] == "start" for r in read_jsonl(log))
+            and len(list((home / "runs").glob("toy/*/run.json"))) == 4
+        )
+    )
+    worker = read_jsonl(log)[0]["pid"]
+    process.send_signal(number)
+    output, _ = process.communicate(timeout=60)
+    _wait_for(lambda: not _alive(worker))
+    if number == signal.SIGTERM:
+        assert "LEFT 1 SIGTERM received" in output and process.returncode == 0
+    with ForkExecutor(preload=PRELOAD) as pool:
+        assert ablate(grid, home / "runs", run=run_toy, executor=pool, slots=2, say=quiet).complete
+    assert executions(home)[hung.run_id] == 2 and sum(executions(home).values()) == 5
+
+
+def test_a_lost_fork_server_is_started_again(home, grid_values):
+    grid = parse_grid(grid_values, "toy.yaml")
+    with ForkExecutor(preload=PRELOAD) as pool:
+        first = pool._running_server()
+        os.kill(first.pid, signal.SIGKILL)
+        assert ablate(grid, home / "runs", run=run_toy, executor=pool, slots=4, say=quiet).complete
