@@ -102,6 +102,22 @@ def about(path: Path) -> str:
     return described[1].strip("'\" ") if described else ""
 
 
+def needs(path: Path) -> list[Path]:
+    """Files beside a task's YAML that it includes or takes functions from, theirs included."""
+    found: list[Path] = []
+    waiting = [path]
+    while waiting:
+        current = waiting.pop()
+        text = current.read_text(encoding="utf-8") if current.suffix == ".yaml" else ""
+        names = re.findall(r"^include: *(\S+)$", text, re.MULTILINE)
+        names += [f"{module}.py" for module in re.findall(r"!function (\w+)\.", text)]
+        for other in (path.parent / name for name in names):
+            if other not in found and other.is_file():
+                found.append(other)
+                waiting.append(other)
+    return found
+
+
 def is_path(name: str) -> bool:
     """Whether a recipe or grid is given as a file, not by its name."""
     return name.endswith((".yaml", ".yml")) or "/" in name

@@ -1,13 +1,16 @@
 """The `r3bench` program. This module loads nothing heavy: `r3bench --help` must answer at once."""
 
+import errno
 from collections.abc import Callable
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
 from typer.core import TyperGroup
 
 from r3bench.commands import find, result
-from r3bench.errors import R3BenchError
+from r3bench.errors import R3BenchError, StateError
+
+NOT_OURS = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT}  # the machine's state, not a bug
 
 
 class _Group(TyperGroup):
@@ -17,8 +20,18 @@ class _Group(TyperGroup):
         try:
             return super().invoke(ctx)
         except R3BenchError as error:
-            typer.echo("r3bench: " + " ".join(str(error).split("\n")), err=True)
-            raise typer.Exit(error.exit_code) from None
+            _fail(str(error), error.exit_code)
+        except OSError as error:
+            if error.errno not in NOT_OURS:
+                raise
+            _fail(
+                f"{error.filename}: {error.strerror}" if error.filename else str(error.strerror), StateError.exit_code
+            )
+
+
+def _fail(message: str, exit_code: int) -> NoReturn:
+    typer.echo("r3bench: " + " ".join(message.split("\n")), err=True)
+    raise typer.Exit(exit_code) from None
 
 
 app = typer.Typer(

@@ -50,6 +50,11 @@ def copy(
         raise ConfigError(f"{target}: already there; --force replaces it")
     write_bytes(target, entry.path.read_bytes())
     typer.echo(target)
+    for other in catalog.needs(entry.path) if entry.kind == "tasks" else []:
+        beside = target.with_name(other.name)
+        if not beside.exists():
+            write_bytes(beside, other.read_bytes())
+            typer.echo(beside)
 
 
 def validate(
