@@ -71,21 +71,25 @@ def number(value: float) -> float | None:
     return float(value) if np.isfinite(value) else None
 
 
-def interval(estimate: np.ndarray, variance: np.ndarray, df: float, confidence: float) -> list[Interval]:
-    """Student intervals of (E,) estimates with (E,) variances."""
+def interval(
+    estimate: np.ndarray, variance: np.ndarray, df: np.ndarray | float, confidence: float
+) -> list[Interval]:
+    """Student intervals of (E,) estimates with (E,) variances and (E,) or one number of degrees of freedom."""
     se = np.sqrt(variance)
+    df = np.broadcast_to(np.asarray(df, float), se.shape)
     half = t_quantile(0.5 + confidence / 2, df) * se
     with np.errstate(divide="ignore", invalid="ignore"):
         p = t_two_sided(np.where(se > 0, estimate / se, np.where(estimate == 0, 0.0, np.inf)), df)
-    known = df >= 1
+    nothing = Interval(None, None, None, None, None)
     return [
-        Interval(number(se[i]) if known else None, float(df) if known else None, number(estimate[i] - half[i]),
-                 number(estimate[i] + half[i]), number(p[i]) if np.isfinite(se[i]) else None)
+        Interval(float(se[i]), float(df[i]), float(estimate[i] - half[i]), float(estimate[i] + half[i]), number(p[i]))
+        if df[i] >= 1 and np.isfinite(se[i])
+        else nothing
         for i in range(len(estimate))
-    ]  # fmt: skip
+    ]
 
 
-def equivalence(estimate: np.ndarray, variance: np.ndarray, df: float, margin: float) -> np.ndarray:
+def equivalence(estimate: np.ndarray, variance: np.ndarray, df: np.ndarray | float, margin: float) -> np.ndarray:
     """(E,) p of the two one-sided tests that an effect lies inside +-margin (Schuirmann 1987)."""
     se = np.sqrt(variance)
     with np.errstate(divide="ignore", invalid="ignore"):

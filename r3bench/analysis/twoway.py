@@ -42,9 +42,19 @@ class TwoWay:
         return np.maximum(self.run + self.question - self.overlap, np.maximum(self.run, self.question))
 
     @property
-    def df(self) -> int:
-        """Degrees of freedom of the two-way variance: the smaller of its parts'."""
-        return min(self.df_run, self.df_question)
+    def df(self) -> np.ndarray:
+        """(E,) degrees of freedom of the two-way variance (Satterthwaite over the parts that make it up).
+
+        Never below the smaller of the parts' nor above the larger: with one seed per cell a handful of degrees of freedom
+        would otherwise widen an interval that is mostly about questions.
+        """
+        low, high = sorted((self.df_run, self.df_question))
+        if low < 1:
+            return np.full(len(self.estimate), float(low))
+        rest = np.maximum(self.total - self.run, 0.0)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            joint = self.total**2 / (self.run**2 / self.df_run + rest**2 / self.df_question)
+        return np.clip(np.nan_to_num(joint, nan=low), low, high)
 
 
 def projector(design: np.ndarray) -> tuple[np.ndarray, int]:

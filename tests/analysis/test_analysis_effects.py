@@ -1,0 +1,147 @@
+"""Effects of a lattice: brute-force Shapley, the paper's ablation table, families, missing cells."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+
+from r3bench.analysis.declared import Declared
+from r3bench.analysis.effects import effects
+from r3bench.analysis.lattice import contrasts
+from r3bench.analysis.results import Results, Run, Scores, order_levels
+from r3bench.errors import ConfigError
+
+FOUR = dict.fromkeys(("replay", "retrospective", "reflection", "ranking"), ("off", "on"))
+
+
+def results_from(means, factors, *, questions=1, noise=0.0, seeds=1, declared=None, samples=10_000):
+    """Results whose cell means are `means` (cell -> accuracy), with optional noise per run and question."""
+    rng = np.random.default_rng(0)
+    runs, correct = [], []
+    for cell, mean in means.items():
+        for seed in range(seeds):
+            runs.append(Run(f"{'-'.join(cell)}-s{seed}", seed, dict(zip(factors, cell, strict=True))))
+            p = np.clip(mean + rng.normal(0, noise) + rng.normal(0, noise, questions), 0, 1)
+            correct.append(np.round(p * samples))
+    shape = (len(runs), questions)
+    scores = Scores(tuple(map(str, range(questions))), np.full(shape, samples), np.array(correct).astype(int))
+    return Results("t", factors, tuple(runs), {"bench": scores}, declared or Declared())
+
+
+def value(found, kind, term):
+    return next(e for e in found if (e.kind, e.term) == (kind, term))
+
+
+def test_shapley_equals_all_orders():
+    rng = np.random.default_rng(0)
+    means = {cell: round(float(rng.random()), 4) for cell in itertools.product(*FOUR.values())}
+    found, _ = effects(results_from(means, FOUR), draws=0)
+    names = list(FOUR)
+
+    def worth(on):
+        return means[tuple("on" if f in on else "off" for f in names)]
+
+    for name in names:
+        gains = []
+        for order in itertools.permutations(names):
+            before = set(order[: order.index(name)])
+            gains.append(worth(before | {name}) - worth(before))
+        assert len(gains) == math.factorial(4)
+        assert value(found, "shapley", name).estimate == pytest.approx(np.mean(gains), abs=1e-9)
+    total = sum(value(found, "shapley", n).estimate for n in names)
+    assert total == pytest.approx(worth(set(names)) - worth(set()), abs=1e-9)
+
+
+def test_main_and_interaction_are_the_textbook_contrasts():
+    means = {("off", "off"): 0.2, ("off", "on"): 0.3, ("on", "off"): 0.5, ("on", "on"): 0.9}
+    found, _ = effects(results_from(means, {"a": ("off", "on"), "b": ("off", "on")}), draws=0)
+    assert value(found, "main", "a").estimate == pytest.approx(0.45)
+    assert value(found, "main", "b").estimate == pytest.approx(0.25)
+    assert value(found, "interaction", "a:b").estimate == pytest.approx((0.9 - 0.5) - (0.3 - 0.2))
+    assert value(found, "leave_one_out", "a").estimate == pytest.approx(0.6)
+    assert value(found, "add_one", "a").estimate == pytest.approx(0.3)
+
+
+def test_papers_leave_one_out_drops():
+    """R3 Table 3 (five benchmarks, cell means): drops of the mean 6.47, 3.24 and 5.67 from 60.59."""
+    rows = {
+        ("on", "on", "on"): (47.50, 89.27, 77.33, 34.21, 54.64),
+        ("off", "on", "on"): (35.62, 86.57, 71.76, 30.95, 45.68),
+        ("on", "off", "on"): (41.25, 87.54, 73.87, 32.38, 51.72),
+        ("on", "on", "off"): (36.88, 86.84, 71.83, 30.58, 48.47),
+    }
+    factors = {"ccr": ("off", "on"), "isr": ("off", "on"), "serr": ("off", "on")}
+    runs = tuple(Run("-".join(c), 0, dict(zip(factors, c, strict=True))) for c in rows)
+    benchmarks = {}
+    for i, name in enumerate(("aime24", "math", "amc", "minerva", "olympiad")):
+        correct = np.array([[round(100 * r[i])] for r in rows.values()])
+        benchmarks[name] = Scores(("q",), np.full((4, 1), 10_000), correct)
+    found, notes = effects(Results("r3", factors, runs, benchmarks), draws=0)
+    macro = [e for e in found if e.benchmark == "macro" and e.kind == "leave_one_out"]
+    drops = {e.term: round(100 * e.estimate, 2) for e in macro}
+    assert drops == {"ccr": 6.47, "isr": 3.24, "serr": 5.67}
+    assert all(e.like_these.se is None and e.p_adjusted is None for e in macro)  # one run per cell: no interval
+    assert any("add seeds" in n for n in notes)
+    assert not any(e.kind in ("shapley", "add_one", "interaction") for e in found)
+    assert any("not estimable" in n and "shapley" in n for n in notes)
+
+
+def test_levels_beyond_on_and_off_are_compared_with_the_reference():
+    factors = {"ranking": ("off", "on", "random"), "replay": ("off", "on")}
+    means = {c: 0.1 * i for i, c in enumerate(itertools.product(*factors.values()))}
+    found, _ = effects(results_from(means, factors), draws=0)
+    assert value(found, "main", "ranking=random").estimate == pytest.approx(0.4)
+    assert value(found, "main", "ranking=on").estimate == pytest.approx(0.2)
+    assert value(found, "interaction", "ranking=random:replay").estimate == pytest.approx(0.0, abs=1e-12)
+    assert value(found, "leave_one_out", "ranking=random").estimate == pytest.approx(0.4)
+
+
+def test_half_fraction_gives_main_effects_under_a_named_assumption():
+    """2^(4-1) of resolution IV: mains are free of two-way interactions, two-way interactions are aliased in pairs."""
+    cells = [c for c in itertools.product(*FOUR.values()) if c.count("on") % 2 == 0]
+    found, notes = contrasts(FOUR, cells, [1] * 8)
+    main = [c for c in found if c.kind == "main"]
+    assert len(main) == 4
+    assert all(c.assumes == "no interaction of three or more factors" for c in main)
+    assert all((c.weights**2).sum() == pytest.approx(0.5) for c in main)
+    assert not [c for c in found if c.kind == "interaction"]
+    assert any("interaction of" in n for n in notes)
+
+
+def test_variances_of_the_designs_are_the_known_ones():
+    """Per run variance: factorial main 0.25, Shapley 0.33, leave-one-out and add-one 2."""
+    cells = list(itertools.product(*FOUR.values()))
+    found, _ = contrasts(FOUR, cells, [1] * 16)
+    size = {kind: [float((c.weights**2).sum()) for c in found if c.kind == kind] for kind in
+            ("main", "interaction", "shapley", "leave_one_out", "add_one")}  # fmt: skip
+    assert size["main"] == pytest.approx([0.25] * 4)
+    assert size["interaction"] == pytest.approx([1.0] * 6)
+    assert size["shapley"] == pytest.approx([1 / 3] * 4, abs=0.01)
+    assert size["leave_one_out"] == size["add_one"] == pytest.approx([2.0] * 4)
+    assert all(abs(c.weights.sum()) < 1e-12 for c in found)
+
+
+def test_families_and_verdicts():
+    means = {c: 0.3 + 0.2 * (c[0] == "on") for c in itertools.product(*FOUR.values())}
+    declared = Declared(primary=("replay", "ranking"), margin=0.02)
+    found, _ = effects(results_from(means, FOUR, questions=200, noise=0.01, seeds=3, declared=declared), draws=100)
+    primary = [e for e in found if e.family == "primary"]
+    assert {(e.kind, e.term) for e in primary} == {("main", "replay"), ("main", "ranking")}
+    smaller = min(primary, key=lambda e: e.like_these.p)
+    assert smaller.p_adjusted == pytest.approx(min(1.0, 2 * smaller.like_these.p))
+    assert value(found, "main", "replay").verdict() == "up"
+    assert value(found, "main", "reflection").verdict() == "negligible"
+    assert value(found, "main", "replay").boot_low < 0.2 < value(found, "main", "replay").boot_high
+    with pytest.raises(ConfigError, match=r"no factor 'replya'.*did you mean 'replay'"):
+        effects(results_from(means, FOUR, declared=Declared(primary=("replya",))), draws=0)
+    with pytest.raises(ConfigError, match="no benchmark 'amc'"):
+        effects(results_from(means, FOUR, declared=Declared(macro=("amc", "bench"))), draws=0)
+
+
+def test_level_order_puts_the_reference_first():
+    assert order_levels(["on", "off"]) == ("off", "on")
+    assert order_levels(["random", "on", "off"]) == ("off", "on", "random")
+    assert order_levels(["10", "2", "1"]) == ("1", "2", "10")
+    assert order_levels(["b", "a"], ["b", "a"]) == ("b", "a")
+    assert order_levels(["True", "False"]) == ("False", "True")
