@@ -71,8 +71,10 @@ class HFBackend:
 
         device = "cuda" if torch.cuda.is_available() else "cpu"
         try:
-            tokenizer = AutoTokenizer.from_pretrained(str(name))
-            model = AutoModelForCausalLM.from_pretrained(str(name), dtype=torch.float32 if device == "cpu" else "auto")
+            tokenizer: Any = AutoTokenizer.from_pretrained(str(name))
+            model: Any = AutoModelForCausalLM.from_pretrained(
+                str(name), dtype=torch.float32 if device == "cpu" else "auto"
+            )
         except (OSError, ValueError) as error:
             raise ConfigError(f"model '{name}': can't be loaded: {str(error).splitlines()[0]}") from error
         return cls(model.to(device), tokenizer, batch_size)

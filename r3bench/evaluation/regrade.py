@@ -1,0 +1,90 @@
+"""New verdicts for stored answers. No text is generated and no response is touched."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+
+from r3bench.evaluation import shards
+from r3bench.evaluation.runs import answer_folder, answers, task_names
+from r3bench.evaluation.summary import summarise
+from r3bench.grading import ExactGrader, Grader
+from r3bench.records import RunPaths, read_record, write_record
+
+GraderName = Literal["math-verify", "exact"]
+
+
+def make_grader(name: GraderName, require_boxed: bool) -> Grader | ExactGrader:
+    """The grader called `name`."""
+    return Grader(require_boxed=require_boxed) if name == "math-verify" else ExactGrader(require_boxed)
+
+
+def regrade(
+    run: Path, *, grader: GraderName = "math-verify", require_boxed: bool = True, tasks: tuple[str, ...] | None = None
+) -> dict[str, dict[str, Any]]:
+    """Replace the verdicts in every shard of a run, each shard atomically, and the scores in its `run.json`.
+
+    Args:
+        run: a run directory or a folder of answers.
+        grader: which grader gives the verdicts.
+        require_boxed: see `r3bench.grading.Grader`.
+        tasks: the tasks to do; None: all that have answers.
+
+    Returns:
+        Task -> `answers`, `to_right`, `to_wrong` (verdicts that changed), `grader`, `summary` (the new one).
+    """
+    folder = answer_folder(run)
+    report: dict[str, dict[str, Any]] = {}
+    judge = make_grader(grader, require_boxed)
+    try:
+        for task in task_names(run, tasks):
+            to_right = to_wrong = total = 0
+            for path in shards.files(folder / task):
+                rows, settings = shards.read_shard(path)
+                verdicts = judge.grade([row["response"] for row in rows], [row["gold"] for row in rows])
+                for row, verdict in zip(rows, verdicts, strict=True):
+                    to_right += verdict.correct and not row["correct"]
+                    to_wrong += row["correct"] and not verdict.correct
+                    row.update(
+                        extracted=verdict.extracted,
+                        reason=verdict.reason,
+                        correct=verdict.correct,
+                        timed_out=verdict.timed_out,
+                        grader=judge.name,
+                    )
+                total += len(rows)
+                shards.write(path.parent, path.stem, rows, settings)
+            report[task] = {
+                "answers": total,
+                "to_right": to_right,
+                "to_wrong": to_wrong,
+                "grader": judge.name,
+                "summary": summarise(answers(run, task)),
+            }
+    finally:
+        judge.close()
+    paths = RunPaths(folder.parent)
+    if paths.record.exists():
+        record = read_record(paths)
+        scores = {task: report[task]["summary"] if task in report else old for task, old in record.eval.items()}
+        write_record(replace(record, eval=scores), paths)
+    return report
+
+
+def agreement(run: Path, tasks: tuple[str, ...] | None = None, require_boxed: bool = True) -> dict[str, dict[str, Any]]:
+    """How often plain text equality gives the stored verdict: task -> `answers`, `agreement` (share), `differ`.
+
+    `differ` lists the answers about which the two disagree: question, repeat, gold, extracted, reason, both verdicts.
+    """
+    judge = ExactGrader(require_boxed)
+    report = {}
+    for task in task_names(run, tasks):
+        rows = answers(run, task)
+        verdicts = judge.grade([row["response"] for row in rows], [row["gold"] for row in rows])
+        differ = [
+            {key: row[key] for key in ("question", "repeat", "gold", "extracted", "reason")}
+            | {"stored": row["correct"], "exact": verdict.correct}
+            for row, verdict in zip(rows, verdicts, strict=True)
+            if row["correct"] != verdict.correct
+        ]
+        report[task] = {"answers": len(rows), "agreement": 1 - len(differ) / len(rows), "differ": differ}
+    return report
