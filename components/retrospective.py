@@ -87,9 +87,9 @@ def leaks(text: str, answer: str | None) -> bool:
     return bool(answer) and re.search(rf"(?<![\w.]){re.escape(str(answer))}(?![\w.]*\w)", text) is not None
 
 
-@dataclass
+@dataclass(eq=False)
 class State:
-    """A stored state: the first tokens of an answer to a question."""
+    """A stored state: the first tokens of an answer to a question. Compared by identity."""
 
     question: str  # question id
     prefix: np.ndarray  # (t,) int32

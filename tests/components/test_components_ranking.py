@@ -1,0 +1,195 @@
+"""Ranking: equality with a plain reference, the properties of the ramp, scope, controls and the config errors."""
+
+import random
+
+import numpy as np
+import pytest
+from component_tools import Memory, group, make, step, stored
+from hypothesis import given
+from hypothesis import strategies as st
+from r3bench.components.ranking import rank_rewards
+from reference_components import dominated, peak_and_global, ramp, serr
+
+from r3bench.config.load import parse_recipe
+from r3bench.errors import ConfigError
+
+# multiples of 1/64: sums and means are exact, so comparisons can't flip by rounding
+ENTROPY = st.integers(0, 320).map(lambda n: n / 64)
+RESPONSES = st.lists(st.lists(ENTROPY, min_size=1, max_size=16), min_size=1, max_size=7)
+
+
+@given(
+    RESPONSES,
+    st.sampled_from([0.05, 0.2, 0.5, 1.0]),
+    st.sampled_from([0.1, 0.5]),
+    st.sampled_from(["average", "stable"]),
+)
+def test_rewards_equal_the_reference(responses, p, r_max, ties):
+    got = rank_rewards([np.array(r) for r in responses], peak_fraction=p, max_reward=r_max, ties=ties)
+    np.testing.assert_allclose(got, serr(responses, p, r_max, ties), atol=1e-12)
+
+
+@given(RESPONSES, st.randoms(use_true_random=False))
+def test_permuting_the_rows_permutes_the_rewards(responses, rng):
+    order = list(range(len(responses)))
+    rng.shuffle(order)
+    plain = rank_rewards([np.array(r) for r in responses])
+    permuted = rank_rewards([np.array(responses[i]) for i in order])
+    np.testing.assert_allclose(permuted, plain[order], atol=1e-12)
+
+
+@given(
+    st.lists(st.lists(ENTROPY, min_size=8, max_size=8), min_size=1, max_size=6),
+    st.sampled_from([0.25, 0.5, 2.0, 4.0]), st.integers(-64, 64),
+)  # fmt: skip
+def test_positive_affine_maps_of_the_entropies_change_nothing(responses, scale, shift):
+    plain = rank_rewards([np.array(r) for r in responses], peak_fraction=0.25)
+    moved = rank_rewards([scale * np.array(r) + shift / 4 for r in responses], peak_fraction=0.25)
+    np.testing.assert_allclose(moved, plain)
+
+
+@given(RESPONSES)
+def test_rewards_stay_on_the_ramp_and_keep_its_mean(responses):
+    rewards = rank_rewards([np.array(r) for r in responses], max_reward=0.4)
+    assert rewards.min() >= 0 and rewards.max() <= 0.4
+    if len(responses) > 1:
+        assert rewards.mean() == pytest.approx(0.2)
+
+
+def chain(count):
+    """Responses of which each dominates all later ones: higher peak, lower mean."""
+    return [np.array([5.0 - 0.1 * i] + [0.2 * i] * 9) for i in range(count)]
+
+
+@pytest.mark.parametrize("count", [2, 3, 8])
+def test_end_points(count):
+    rewards = rank_rewards(chain(count), peak_fraction=0.1, max_reward=0.5)
+    np.testing.assert_allclose(rewards, np.linspace(0.5, 0, count))
+
+
+@pytest.mark.parametrize("ties", ["average", "stable", "random"])
+def test_one_row_gets_nothing_and_no_rows_are_fine(ties):
+    assert rank_rewards([np.array([1.0, 2.0])], ties=ties).tolist() == [0.0]
+    assert rank_rewards([], ties=ties).tolist() == []
+
+
+def test_ties():
+    same = [np.array([1.0, 0.5])] * 4
+    assert rank_rewards(same, ties="average").tolist() == [0.25] * 4
+    np.testing.assert_allclose(rank_rewards(same, ties="stable"), np.linspace(0.5, 0, 4))
+    orders = {tuple(rank_rewards(same, ties="random", rng=random.Random(seed))) for seed in range(30)}
+    assert len(orders) > 5
+    assert all(sorted(order) == pytest.approx(list(np.linspace(0, 0.5, 4))) for order in orders)
+
+
+def test_an_empty_response_neither_dominates_nor_is_dominated():
+    rewards = rank_rewards([*chain(2), np.zeros(0)], peak_fraction=0.1)
+    np.testing.assert_allclose(rewards, [0.5, 0.125, 0.125])
+
+
+def ranked(settings, groups, entropies, memory=None, number=10):
+    component = make("ranking", settings)
+    component.plan(step(groups, memory, number))
+    wanted = component.entropy_rows(groups)
+    rewards = component.score(groups, {row: entropies[row] for row in wanted})
+    return rewards, wanted, component
+
+
+GROUPS = [
+    group(0, [0, 0, 0, 0], truncated=[1, 1, 0, 1]),  # all wrong, three truncated
+    group(1, [1, 0, 0, 0], truncated=[0, 1, 1, 0]),  # mixed
+    group(2, [1, 1, 1, 1], truncated=[1, 0, 0, 0]),  # all right
+]
+ENTROPIES = dict(enumerate(chain(12)))
+
+
+@pytest.mark.parametrize(
+    ("settings", "rows"),
+    [
+        ({}, [0, 1, 3]), ({"scope": "failed"}, [0, 1, 2, 3]), ({"scope": "truncated_anywhere"}, [0, 1, 3, 5, 6]),
+    ],
+)  # fmt: skip
+def test_scope(settings, rows):
+    rewards, wanted, component = ranked({"peak_fraction": 0.1, **settings}, GROUPS, ENTROPIES)
+    assert sorted(rewards) == sorted(wanted) == rows
+    per_group = [[r for r in rows if r in g.rows] for g in GROUPS]
+    for members in filter(None, per_group):
+        want = serr([ENTROPIES[r].tolist() for r in members], 0.1, 0.5, "average")
+        np.testing.assert_allclose([rewards[r] for r in members], want)
+    counts = component.take_counts()
+    assert counts["ranking/rows"] == len(rows)
+    figures = [[peak_and_global(ENTROPIES[r].tolist(), 0.1) for r in members] for members in per_group if members]
+    assert counts["ranking/dominations"] == sum(sum(dominated(f)) for f in figures)
+    assert counts["ranking/reward"] == pytest.approx(sum(rewards.values()))
+    assert component.acted(counts)
+
+
+def test_all_rows_truncated_without_any_domination_changes_nothing_and_says_so():
+    groups = [group(0, [0] * 4, truncated=[1] * 4)]
+    rewards, _, component = ranked({}, groups, {r: np.array([1.0, 0.5]) for r in range(4)})
+    assert set(rewards.values()) == {0.25}  # equal: no advantage
+    counts = component.take_counts()
+    assert counts["ranking/groups_without_domination"] == 1
+    assert not component.acted(counts)
+
+
+@pytest.mark.parametrize("control", ["random", "reversed", "length"])
+def test_controls_differ_from_the_real_thing_and_keep_its_ramp(control):
+    groups = [group(0, [0] * 4, truncated=[1] * 4, texts=["x" * n for n in (5, 9, 2, 7)])]
+    real, _, _ = ranked({"peak_fraction": 0.1, "scope": "failed"}, groups, ENTROPIES)
+    fake, wanted, _ = ranked({"peak_fraction": 0.1, "order": control, "scope": "failed"}, groups, ENTROPIES, number=1)
+    assert sorted(fake.values()) == pytest.approx(sorted(real.values()))
+    assert fake != real
+    if control == "reversed":
+        assert [fake[r] for r in range(4)] == pytest.approx([0.5 - real[r] for r in range(4)])
+    if control == "length":
+        assert [fake[r] for r in range(4)] == pytest.approx(ramp([-5, -9, -2, -7], 0.5, "average"))
+    if control != "reversed":
+        assert wanted == []  # no forward is paid for
+
+
+def test_random_ranks_are_fresh_in_every_step():
+    groups = [group(0, [0] * 4, truncated=[1] * 4)]
+    component = make("ranking", "random")
+    orders = set()
+    for number in range(20):
+        component.plan(step(groups, number=number))
+        orders.add(tuple(component.score(groups, {}).values()))
+    assert len(orders) > 5
+
+
+def test_given_tokens_of_a_continuation_do_not_count():
+    groups = [group(0, [0] * 2, truncated=[1] * 2, provenance="continuation", prefix=2)]
+    tails = [np.array([2.0, 0.1]), np.array([1.0, 1.2])]
+    rewards, _, _ = ranked({}, groups, {r: np.array([9.0 * r, 0.0, *tails[r]]) for r in range(2)})
+    assert [rewards[0], rewards[1]] == [0.5, 0.0]
+
+
+def test_no_history_only_ranks_questions_without_a_stored_right_answer():
+    groups = [group(0, [0] * 4, truncated=[1] * 4), group(1, [0] * 4, truncated=[1] * 4)]
+    memory = Memory(stored("q0", 0, True), stored("q1", 0, False))
+    rewards, _, component = ranked({"when": "no_history", "peak_fraction": 0.1}, groups, ENTROPIES, memory)
+    assert sorted(rewards) == [4, 5, 6, 7]
+    assert component.uses_history and not make("ranking").uses_history
+
+
+def test_unanchored_weight_scales_ranked_all_wrong_groups_without_historic_rows():
+    groups = [group(0, [0] * 4, truncated=[1] * 4), group(1, [0] * 4, truncated=[1] * 4), group(2, [0, 1, 0, 0])]
+    _, _, component = ranked({"unanchored_weight": 0.1, "peak_fraction": 0.1}, groups, ENTROPIES)
+    assert component.rescale(step(groups), frozenset({1})) == {0: 0.1}
+    _, _, literal = ranked({"peak_fraction": 0.1}, groups, ENTROPIES)
+    assert literal.rescale(step(groups), frozenset()) == {}
+
+
+@pytest.mark.parametrize(
+    ("settings", "trainer", "words"),
+    [
+        ({"max_reward": 1.0}, {}, "max_reward"), ({"max_reward": 0}, {}, "max_reward"),
+        ({"peak_fraction": 0}, {}, "peak_fraction"),
+        ({}, {"mask_truncated_completions": True}, "mask_truncated_completions"), ({"order": "up"}, {}, "order"),
+        ({"unanchored_weight": -1}, {}, "unanchored_weight"),
+    ],
+)  # fmt: skip
+def test_bad_settings_are_config_errors(settings, trainer, words):
+    with pytest.raises(ConfigError, match=words):
+        parse_recipe({"components": {"ranking": settings}, "trainer": trainer}, "recipe")
