@@ -15,7 +15,15 @@ from r3bench.config.yaml_file import read_value, read_yaml
 from r3bench.errors import ConfigError, nearest
 
 SHORTHAND = {"model": "name", "data": "name"}  # `model: embedded` means `model: {name: embedded}`
-RUN_SECTIONS = ("model", "data", "trainer", "reward", "components", "seed")  # what a run's identity depends on
+RUN_SECTIONS = (
+    "model",
+    "data",
+    "trainer",
+    "budget",
+    "reward",
+    "components",
+    "seed",
+)  # what a run's identity depends on
 
 
 def apply_overrides(values: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:

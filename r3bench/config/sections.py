@@ -51,6 +51,17 @@ class DataSection:
 
 
 @dataclass(frozen=True)
+class BudgetSection:
+    """Where training stops besides `trainer.max_steps`; whichever comes first."""
+
+    generated_tokens: int | None = None  # completion tokens sampled on all ranks, extra groups included; null: none
+
+    def __post_init__(self) -> None:
+        if self.generated_tokens is not None and self.generated_tokens < 1:
+            raise ValueError(f"generated_tokens: got {self.generated_tokens}, expected at least 1 or null")
+
+
+@dataclass(frozen=True)
 class RewardSection:
     """Correctness of the final answer, and R3's length bonus (arXiv 2601.19620, section 4.1.3)."""
 
@@ -104,6 +115,7 @@ class Recipe:
     model: ModelSection = field(default_factory=ModelSection)  # the policy
     data: DataSection = field(default_factory=DataSection)  # the training questions
     trainer: dict[str, Any] = field(default_factory=dict)  # TRL GRPOConfig fields, checked by name and type
+    budget: BudgetSection = field(default_factory=BudgetSection)  # where training stops besides max_steps
     reward: RewardSection = field(default_factory=RewardSection)  # correctness and length bonus
     components: dict[str, Any] = field(
         default_factory=dict

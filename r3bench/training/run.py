@@ -19,6 +19,7 @@ from r3bench.grading import Grader
 from r3bench.records import RunPaths, TrainRecord
 from r3bench.training import checkpoint
 from r3bench.training.args import R3Config
+from r3bench.training.budget import StopAtTokens
 from r3bench.training.callbacks import MetricsFile, Progress, StopOnSignal
 from r3bench.training.data import load_questions
 from r3bench.training.environment import device
@@ -127,6 +128,8 @@ def _run(trainer: R3Trainer, recipe: Recipe, paths: RunPaths, quiet: bool) -> Tr
         trainer.add_callback(metrics)
         if not quiet:
             trainer.add_callback(Progress(f"{recipe.name} s{recipe.seed}"))
+    if recipe.budget.generated_tokens is not None:
+        trainer.add_callback(StopAtTokens(trainer, recipe.budget.generated_tokens))
     stop.watch(trainer)
     outcome, reason = "finished", None
     try:
@@ -170,7 +173,7 @@ def save_model(trainer: R3Trainer, folder: Path) -> None:
         if lead:
             unwrapped.save_pretrained(temporary / "adapter")
             unwrapped.merge_and_unload().save_pretrained(temporary)
-            trainer.processing_class.save_pretrained(temporary)
+            trainer._tokenizer.save_pretrained(temporary)
     elif trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled:
         target = [str(temporary)]
         if trainer.accelerator.num_processes > 1:

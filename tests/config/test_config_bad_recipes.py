@@ -131,6 +131,11 @@ RECIPES = [
     ("negative_seed", "seed: -1\n", "bad.yaml: seed: got -1, expected 0 to 4294967295"),
     ("zero_limit", "data:\n  limit: 0\n", "bad.yaml: data: limit: got 0, expected at least 1 or null"),
     (
+        "zero_budget",
+        "budget:\n  generated_tokens: 0\n",
+        "bad.yaml: budget: generated_tokens: got 0, expected at least 1 or null",
+    ),
+    (
         "zero_rank",
         "model: {name: embedded, lora: {rank: 0}}\n",
         "bad.yaml: model.lora: rank: got 0, expected at least 1",
