@@ -6,7 +6,7 @@ from transformers import TrainerCallback
 
 
 class StopAtTokens(TrainerCallback):
-    """Ends training after the first update at which `trainer.generated_tokens`, equal on all ranks, reaches `tokens`."""
+    """Ends training after the first update at which `trainer.generated_tokens` (the same on all ranks) is enough."""
 
     def __init__(self, trainer: Any, tokens: int) -> None:
         self._trainer = trainer
