@@ -12,7 +12,6 @@ from typing import Any
 import torch
 from tqdm import tqdm
 from transformers import TrainerCallback
-from trl.trainer.grpo_trainer import GRPOTrainer
 
 from r3bench.files import append_jsonl, read_jsonl, write_text
 from r3bench.training import trl_adapter
@@ -96,10 +95,10 @@ class StopOnSignal(TrainerCallback):
     def __init__(self) -> None:
         self.received: int | None = None
         self.stopped = False  # the run was cut short
-        self._trainer: GRPOTrainer | None = None
+        self._trainer: Any = None
         self._old: dict[int, Any] = {}
 
-    def watch(self, trainer: GRPOTrainer) -> None:
+    def watch(self, trainer: Any) -> None:
         """Start listening (only possible in the main thread) on behalf of `trainer`."""
         self._trainer = trainer
         if threading.current_thread() is threading.main_thread():

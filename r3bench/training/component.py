@@ -111,7 +111,8 @@ class PlannedGroup:
     provenance: Provenance  # 'reflection' or 'continuation'
     slot: int | None = None  # group index it takes the place of; None: appended
     prompt: Any | None = None  # what the policy sees instead of the data set's prompt (same type); None: unchanged
-    prefix_ids: tuple[int, ...] = ()  # completion tokens given to the policy; masked from the loss
+    prefix_ids: tuple[int, ...] = ()  # completion tokens given to the policy, masked from the loss
+    prefix_in_loss: bool = False  # train the given tokens too, as if the policy had sampled them
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
 """Generated multi-step arithmetic: questions that need no download. Importing this loads no torch.
 
-A question reads "Start with 7, subtract 1, add 5."; one to four operations keep a running value within 0..cap. Whether a
-question belongs to training, validation or test follows from a hash of its text, so the splits can't overlap whatever
+A question reads "Start with 7, subtract 1, add 5."; one to four operations keep a running value within 0..cap. Whether
+a question belongs to training, validation or test follows from a hash of its text, so the splits can't overlap whatever
 is drawn, and the warm-up of the embedded model (`embedded_model`) never sees a validation or test question.
 """
 

@@ -132,7 +132,8 @@ class TrajectoryHistory:
             self._next.update({q: n for q, n in metadata["next"].items() if owner(q, self.ranks) == self.rank})
             start = 0
             for *values, prefix in metadata["rows"]:
-                summary = Summary(*[float("nan") if value is None else value for value in values])
+                fields: list[Any] = [math.nan if value is None else value for value in values]
+                summary = Summary(*fields)
                 end = start + summary.length
                 if owner(summary.question, self.ranks) == self.rank:
                     ids, logprobs = arrays["completion_ids"][start:end].copy(), arrays["logprobs"][start:end].copy()

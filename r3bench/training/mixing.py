@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from trl.trainer.grpo_trainer import GRPOTrainer
 
 from r3bench.errors import ConfigError
 from r3bench.training import trl_adapter
@@ -55,7 +54,7 @@ def policy_weight(ratio: np.ndarray, weight: str, clip: tuple[float, float]) -> 
 
 
 def mix_into(
-    trainer: GRPOTrainer,
+    trainer: Any,
     batch: dict[str, Any],
     rollout: Rollout,
     mixtures: Sequence[Mixture],
@@ -79,7 +78,7 @@ def mix_into(
         current = trl_adapter.score_tokens(trainer, prompts, answers)[0]
     if any(m.weight == "ppo" for m in mixtures) and "old_per_token_logps" not in batch:
         fresh = trl_adapter.score_tokens(trainer, rollout.prompt_ids, rollout.completion_ids)[0]
-        batch["old_per_token_logps"] = trl_adapter.pad_right(fresh, 0.0).to(batch["completion_ids"].device)
+        batch["old_per_token_logps"] = trl_adapter.pad_right(fresh, 0).to(batch["completion_ids"].device)
 
     reference: list[torch.Tensor] = []
     if "ref_per_token_logps" in batch:
@@ -154,7 +153,7 @@ def _fresh_advantages(batch: dict[str, Any], rollout: Rollout, mixtures: Sequenc
     batch["advantages"] = advantages
 
 
-def _widen(trainer: GRPOTrainer, batch: dict[str, Any], rows: Sequence[HistoricRow], growth: int) -> dict[str, Any]:
+def _widen(trainer: Any, batch: dict[str, Any], rows: Sequence[HistoricRow], growth: int) -> dict[str, Any]:
     """The batch with `growth` padding rows at its end, room for the longest historic row, and (B, T) advantages."""
     width = batch["completion_ids"].size(1)
     longer = max([width, *(len(row.trajectory.completion_ids) for row in rows)]) - width
@@ -216,9 +215,7 @@ def _write(
     batch[ROW_KEY][place] = HISTORIC_ROW
 
 
-def _make_up_for_padding(
-    trainer: GRPOTrainer, batch: dict[str, Any], rollout: Rollout, counts: _Counts, growth: int
-) -> None:
+def _make_up_for_padding(trainer: Any, batch: dict[str, Any], rollout: Rollout, counts: _Counts, growth: int) -> None:
     """Losses that average over rows count padding rows too: scale the rest so that the mean is over real rows."""
     if growth and trainer.loss_type in trl_adapter.ROW_MEAN_LOSSES:
         real = rollout.rows + sum(counts.appended)

@@ -46,6 +46,13 @@ class Layout:
         place = row - self.first
         return place if 0 <= place < self.local_rows else None
 
+    def rows_on_fullest(self, rows: Sequence[int]) -> int:
+        """The most of the global `rows` that any rank holds."""
+        counts = [0] * self.ranks
+        for row in rows:
+            counts[row // self.local_rows] += 1
+        return max(counts)
+
     def grown(self, groups_per_rank: int) -> "Layout":
         """The layout with that many groups more on each rank."""
         return dataclasses.replace(self, local_rows=self.local_rows + groups_per_rank * self.group_rows)
@@ -60,12 +67,15 @@ class Rollout:
     groups: list[Group]  # all groups of the batch, over all ranks
     prompts: dict[int, Any] = field(default_factory=dict)  # local row -> prompt the policy sees instead
     prefixes: dict[int, tuple[int, ...]] = field(default_factory=dict)  # local row -> given completion tokens
+    trained_prefixes: set[int] = field(default_factory=set)  # local rows whose prefix is part of the loss
     prefix_tokens: int = 0  # given tokens over all ranks, not sampled
     prompt_ids: list[list[int]] = field(default_factory=list)  # B, from `capture` on
     completion_ids: list[list[int]] = field(default_factory=list)  # B
     logprobs: dict[int, np.ndarray] = field(default_factory=dict)  # local row -> (T,) behaviour log-probs
     entropies: dict[int, np.ndarray] = field(default_factory=dict)  # local row -> (T,)
     hidden: dict[int, np.ndarray] = field(default_factory=dict)  # local row -> (n, H), where a component asked
+    harvesting: bool = False  # TRL's scoring forward over this batch is still to come
+    scored: bool = False  # it came and brought log-probs and entropies of every row; else the loss forward will
     started: int = 0  # TRL's micro-step at which the batch was sampled
 
     @property
@@ -79,11 +89,11 @@ class Rollout:
 
     def prefix_mask(self) -> list[list[int]] | None:
         """0 for given tokens, 1 for sampled ones, per local row; None when nothing was given here."""
-        if not self.prefixes:
+        if self.prefixes.keys() <= self.trained_prefixes:
             return None
         masks = []
         for row, ids in enumerate(self.completion_ids):
-            given = min(len(self.prefixes.get(row, ())), len(ids))
+            given = 0 if row in self.trained_prefixes else min(len(self.prefixes.get(row, ())), len(ids))
             masks.append([0] * given + [1] * (len(ids) - given))
         return masks
 
@@ -171,34 +181,36 @@ def place(
             own = rollout.groups[rank * per_rank : (rank + 1) * per_rank]
             order += [(g, slots.get(g.index)) for g in own]
             order += [(None, plan) for plan in appended[rank * extra : (rank + 1) * extra]]
-    for index, (group, plan) in enumerate(order):
+    for index, (group, wanted) in enumerate(order):
         rows = range(index * layout.group_rows, (index + 1) * layout.group_rows)
-        if plan is None:
+        if wanted is None:
             assert group is not None
             groups.append(dataclasses.replace(group, index=index, rows=rows))
         else:
-            row = row_of(plan.question)
+            row = row_of(wanted.question)
             groups.append(
                 Group(
-                    index, plan.question, row["prompt"], plan.provenance, rows,
-                    prefix=len(plan.prefix_ids), columns=row,
+                    index, wanted.question, row["prompt"], wanted.provenance, rows,
+                    prefix=len(wanted.prefix_ids), columns=row,
                 )
             )  # fmt: skip
-            plans[index] = plan
+            plans[index] = wanted
 
     result = Rollout(grown, [], groups)
     old_rows = iter(rollout.inputs)
     for local in range(grown.local_rows):
-        plan = plans.get((grown.first + local) // layout.group_rows)
-        if plan is None or plan.slot is not None:
+        here = plans.get((grown.first + local) // layout.group_rows)
+        if here is None or here.slot is not None:
             original = next(old_rows)
-        if plan is None:
+        if here is None:
             result.inputs.append(original)
             continue
-        result.inputs.append(dict(row_of(plan.question)))
-        if plan.prompt is not None:
-            result.prompts[local] = plan.prompt
-        if plan.prefix_ids:
-            result.prefixes[local] = plan.prefix_ids
+        result.inputs.append(dict(row_of(here.question)))
+        if here.prompt is not None:
+            result.prompts[local] = here.prompt
+        if here.prefix_ids:
+            result.prefixes[local] = here.prefix_ids
+            if here.prefix_in_loss:
+                result.trained_prefixes.add(local)
     result.prefix_tokens = sum(len(plan.prefix_ids) for plan in plans.values()) * layout.group_rows
     return result, dropped

@@ -59,23 +59,23 @@ def check_trl() -> None:
         raise ConfigError(f"trl {installed} is installed; R3Trainer needs trl>={SUPPORTED[0]},<{SUPPORTED[1]}")
 
 
-def steps_per_window(trainer: GRPOTrainer) -> int:
+def steps_per_window(trainer: Any) -> int:
     """Micro-steps between two generations."""
     return int(trainer.args.steps_per_generation * trainer.num_iterations)
 
 
-def is_on_policy(trainer: GRPOTrainer) -> bool:
-    """Whether TRL's loss takes its own forward as the behaviour policy (it then stores no old log-probs)."""
+def scores_samples(trainer: Any) -> bool:
+    """Whether TRL runs a scoring forward over the sampled rows; else its loss forward is the behaviour policy."""
     vllm_correction = trainer.use_vllm and trainer.vllm_importance_sampling_correction
-    return trainer.args.gradient_accumulation_steps % steps_per_window(trainer) == 0 and not vllm_correction
+    return bool(trainer.args.gradient_accumulation_steps % steps_per_window(trainer) or vllm_correction)
 
 
-def window_is_open(trainer: GRPOTrainer) -> bool:
+def window_is_open(trainer: Any) -> bool:
     """Whether a sampled batch is only partly used; a checkpoint taken now can't be resumed exactly."""
     return bool(trainer._step % steps_per_window(trainer))
 
 
-def forget_batch(trainer: GRPOTrainer) -> None:
+def forget_batch(trainer: Any) -> None:
     """Start the next micro-step with a new generation, as after a resume."""
     trainer._step = 0
     trainer._buffered_inputs = None
@@ -87,17 +87,17 @@ def gather_list(items: list[Any]) -> list[Any]:
     return gathered
 
 
-def log_metric(trainer: GRPOTrainer, name: str, value: float) -> None:
+def log_metric(trainer: Any, name: str, value: float) -> None:
     """Add a value to TRL's own training log (averaged between two log lines)."""
     trainer._metrics["train"][name].append(value)
 
 
-def last_metric(trainer: GRPOTrainer, name: str) -> float:
+def last_metric(trainer: Any, name: str) -> float:
     """The newest value TRL put in its training log, equal on every rank."""
     return float(trainer._metrics["train"][name][-1])
 
 
-def relog_advantages(trainer: GRPOTrainer, rows: int, advantages: dict[int, float]) -> None:
+def relog_advantages(trainer: Any, rows: int, advantages: dict[int, float]) -> None:
     """Replace entries among the last `rows` advantages of the completions log."""
     log = trainer._logs["advantages"]
     first = len(log) - rows
@@ -106,18 +106,18 @@ def relog_advantages(trainer: GRPOTrainer, rows: int, advantages: dict[int, floa
             log[first + row] = value
 
 
-def pad_left(rows: "Sequence[torch.Tensor]", value: float) -> torch.Tensor:
+def pad_left(rows: "Sequence[torch.Tensor]", value: int) -> torch.Tensor:
     """Stack 1-d tensors, padded on the left."""
     return pad(list(rows), padding_value=value, padding_side="left")
 
 
-def pad_right(rows: "Sequence[torch.Tensor]", value: float) -> torch.Tensor:
+def pad_right(rows: "Sequence[torch.Tensor]", value: int) -> torch.Tensor:
     """Stack 1-d tensors, padded on the right."""
     return pad(list(rows), padding_value=value, padding_side="right")
 
 
 def score_tokens(
-    trainer: GRPOTrainer,
+    trainer: Any,
     prompts: "Sequence[Sequence[int]]",
     completions: "Sequence[Sequence[int]]",
     *,
@@ -143,8 +143,38 @@ def score_tokens(
     )
 
 
+def hidden_states(
+    trainer: Any,
+    prompts: "Sequence[Sequence[int]]",
+    completions: "Sequence[Sequence[int]]",
+    positions: "Sequence[Sequence[int]]",
+) -> list[Any]:
+    """Hidden states that enter the LM head at the given completion tokens, as float32 arrays (n, H), without gradient.
+
+    Collective: every rank must call it with the same number of rows.
+    """
+    device = trainer.accelerator.device
+    token = trainer._tokenizer.pad_token_id
+    rows = [torch.tensor([*p, *c], dtype=torch.long) for p, c in zip(prompts, completions, strict=True)]
+    found = []
+    size = trainer.args.per_device_train_batch_size
+    with torch.no_grad(), disable_gradient_checkpointing(trainer.model, trainer.args.gradient_checkpointing_kwargs):
+        for start in range(0, len(rows), size):
+            part = rows[start : start + size]
+            ids = pad_right(part, token).to(device)
+            mask = pad_right([torch.ones_like(row) for row in part], 0).to(device)
+            with trainer.accelerator.autocast():
+                output = trainer.model(
+                    input_ids=ids, attention_mask=mask, output_hidden_states=True, logits_to_keep=1, use_cache=False
+                )
+            for number, row in enumerate(range(start, start + len(part))):
+                places = torch.tensor([len(prompts[row]) + t for t in positions[row]], device=device)
+                found.append(output.hidden_states[-1][number, places].float().cpu().numpy())
+    return found
+
+
 def _forward(
-    trainer: GRPOTrainer, input_ids: torch.Tensor, attention_mask: torch.Tensor, keep: int, reference: bool
+    trainer: Any, input_ids: torch.Tensor, attention_mask: torch.Tensor, keep: int, reference: bool
 ) -> tuple[torch.Tensor, torch.Tensor]:
     def call(model: Any) -> tuple[torch.Tensor, torch.Tensor]:
         logps, entropies, _ = GRPOTrainer._get_per_token_logps_and_entropies(

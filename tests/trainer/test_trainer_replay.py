@@ -24,10 +24,11 @@ def scripted(completion_ids, question_id, trainer_state, **_):
     return [float(q in right) for q in question_id]
 
 
-def run(model, folder, components, **changes):
+def run(model, folder, settings, **changes):
+    components = {"replay": {"truncated_negatives": True, **settings}}
     trainer = spy_on(R3Trainer)(
         model=model, reward_funcs=scripted, train_dataset=questions(6),
-        args=arguments(folder, components={"replay": {"truncated_negatives": True, **components}}, max_steps=6, max_grad_norm=0.0, **changes),
+        args=arguments(folder, components=components, max_steps=6, max_grad_norm=0.0, **changes),
     )  # fmt: skip
     trainer.train()
     return trainer
@@ -79,7 +80,7 @@ def test_rows_are_stored_opposite_answers_to_the_same_question(replayed):
     later = [by_question(trainer, record) for record in trainer.records[3:6]]
     seen = {q: parts for batch in later for q, parts in batch.items()}
     for question, (fresh, old) in seen.items():
-        # q0, q1 turned wrong and get their right answers; q3..q5 turned right and get their wrong ones; q2 has no contrast
+        # q0 and q1 turned wrong and get right answers, q3 to q5 turned right and get wrong ones, q2 has no contrast
         expected = 0 if question == "q2" else 2
         assert len(old) == expected, question
         assert len(fresh) == (GROUP - expected if mode == "replace" else GROUP)
@@ -122,7 +123,7 @@ def check_against_reference(trainer, tiny_model, weight, loss_type, ratio_max, p
     for step, record in enumerate(trainer.records):
         model.load_state_dict(record["weights"])
         rows, mixed = [], False
-        for prompt, completion, advantages, old, number in batch_rows(record):
+        for prompt, completion, advantages, _, number in batch_rows(record):
             key = (tuple(prompt), tuple(completion))
             now = token_logprobs(model, prompt, completion).detach().numpy()
             if number >= 0:

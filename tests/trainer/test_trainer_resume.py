@@ -37,7 +37,10 @@ SETTINGS = {
 def build(model, folder, settings):
     values = {"max_steps": STEPS, "save_strategy": "steps", "save_steps": 1, **settings}
     return R3Trainer(
-        model=model, reward_funcs=Recorder(often_collapsed), args=arguments(folder, **values), train_dataset=questions(6)
+        model=model,
+        reward_funcs=Recorder(often_collapsed),
+        args=arguments(folder, **values),
+        train_dataset=questions(6),
     )
 
 

@@ -1,0 +1,136 @@
+"""The embedded model: a 0.23M-parameter Llama warmed up on generated arithmetic in half a minute on a CPU.
+
+The warm-up leaves a policy that knows how to work a question out but usually blurts an answer: first it sees worked
+answers only, then mostly direct ones. Reinforcement learning has something to find: that working pays.
+"""
+
+import hashlib
+import inspect
+import itertools
+import json
+import random
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+from r3bench import prompts
+from r3bench.training import embedded, embedded_tokenizer
+from r3bench.training.embedded import Chain, chains
+from r3bench.training.embedded_tokenizer import ANSWER, END, build_tokenizer
+
+
+@dataclass(frozen=True)
+class Warmup:
+    """The supervised steps before reinforcement learning."""
+
+    steps: int  # optimiser steps; the first half on worked answers only
+    batch: int = 16  # answers per step
+    learning_rate: float = 3e-3  # AdamW's peak
+    direct: float = 0.8  # share of direct answers in the second half
+    seed: int = 0  # of the initial weights and of the questions drawn
+
+
+WARMUPS = {9: Warmup(steps=450), 20: Warmup(steps=900)}  # by cap; a larger cap has more sums to learn
+CONTEXT = 512  # tokens
+STYLES: tuple[prompts.Style, ...] = ("boxed",) * 6 + ("r1", "plain")  # instructions met in the warm-up, by frequency
+ARCHITECTURE: dict[str, Any] = {
+    "num_hidden_layers": 2,
+    "hidden_size": 96,
+    "intermediate_size": 256,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": CONTEXT,
+    "tie_word_embeddings": True,
+}
+
+
+def fingerprint(cap: int) -> str:
+    """12 hex digits over all that defines the model: code, constants and the major versions of torch and transformers."""
+    modules = (prompts, embedded, embedded_tokenizer, sys.modules[__name__])
+    parts = {
+        "cap": cap,
+        "warmup": asdict(WARMUPS[cap]),
+        "code": [inspect.getsource(module) for module in modules],
+        "versions": [module.__version__.split(".")[0] for module in (torch, transformers)],
+    }
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:12]
+
+
+def build(folder: Path, cap: int) -> None:
+    """Make the model for `cap` and save it with its tokenizer into `folder`. Same weights every time on one machine."""
+    with _isolated(WARMUPS[cap].seed):
+        tokenizer = build_tokenizer(CONTEXT)
+        config = LlamaConfig(
+            vocab_size=len(tokenizer),
+            bos_token_id=None,
+            eos_token_id=tokenizer.eos_token_id,
+            pad_token_id=tokenizer.pad_token_id,
+            **ARCHITECTURE,
+        )
+        model = LlamaForCausalLM(config)
+        warm_up(model, tokenizer, cap, WARMUPS[cap])
+        model.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+
+
+@contextmanager
+def _isolated(seed: int) -> Iterator[None]:
+    """One thread, CPU, float32 and a seeded CPU generator inside; the caller's settings and random state back afterwards."""
+    threads, dtype = torch.get_num_threads(), torch.get_default_dtype()
+    with torch.random.fork_rng(devices=[]), torch.device("cpu"), torch.enable_grad():
+        try:
+            torch.set_num_threads(1)  # sums in one order, and no waiting for cores that other processes use
+            torch.set_default_dtype(torch.float32)
+            torch.default_generator.manual_seed(seed)
+            yield
+        finally:
+            torch.set_num_threads(threads)
+            torch.set_default_dtype(dtype)
+
+
+def answers(chain: Chain) -> tuple[str, str]:
+    """The direct and the worked answer to a question."""
+    direct = f"{ANSWER} \\boxed{{{chain.answer}}}"
+    return direct, f"{chain.working} {direct}"
+
+
+def warm_up(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, cap: int, warmup: Warmup) -> None:
+    """Supervised steps on the answers' tokens, in place."""
+    rng = random.Random(f"r3bench-warmup-{warmup.seed}-{cap}")
+    stream = chains("train", cap)
+    optimiser = torch.optim.AdamW(model.parameters(), lr=warmup.learning_rate)
+    schedule = transformers.get_cosine_schedule_with_warmup(optimiser, 20, warmup.steps)
+    model.train()
+    for step in range(warmup.steps):
+        direct = warmup.direct if step >= warmup.steps // 2 else 0.0
+        rows = [_row(chain, rng, direct, tokenizer) for chain in itertools.islice(stream, warmup.batch)]
+        width = max(len(ids) for ids, _ in rows)
+        padded = torch.full((len(rows), width), tokenizer.pad_token_id)
+        labels = torch.full((len(rows), width), -100)
+        for row, (ids, prompt_length) in enumerate(rows):
+            padded[row, : len(ids)] = torch.tensor(ids)
+            labels[row, prompt_length : len(ids)] = torch.tensor(ids[prompt_length:])
+        loss = model(input_ids=padded, attention_mask=(padded != tokenizer.pad_token_id).long(), labels=labels).loss
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimiser.step()
+        schedule.step()
+        optimiser.zero_grad()
+    model.eval()
+
+
+def _row(chain: Chain, rng: random.Random, direct: float, tokenizer: PreTrainedTokenizerFast) -> tuple[list[int], int]:
+    """Token ids of prompt and answer, and the prompt's length."""
+    style = STYLES[int(rng.random() * len(STYLES))]
+    messages = prompts.render(chain.problem, style)
+    prompt = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
+    answer = answers(chain)[0 if rng.random() < direct else 1]
+    prompt_ids = tokenizer.encode(prompt, add_special_tokens=False)
+    return prompt_ids + tokenizer.encode(answer + END, add_special_tokens=False), len(prompt_ids)

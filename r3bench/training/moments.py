@@ -1,0 +1,318 @@
+"""Calls the components at their moments of a generation batch, and keeps what they share: history, evidence, state.
+
+Every method but the constructor is collective: all ranks call it, with their own rows, and all decide the same.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from datasets import Dataset
+
+from r3bench.errors import ConfigError
+from r3bench.training import trl_adapter
+from r3bench.training.component import Component, Facts, Group, Mixture, PlannedGroup, Step, Summary
+from r3bench.training.history import HistoryView, TrajectoryHistory, trajectories_of
+from r3bench.training.mixing import mix_into
+from r3bench.training.rollout import Layout, Rollout, append_multiple, open_rollout, place, question_id
+
+
+class Moments:
+    """The components of one trainer."""
+
+    def __init__(
+        self,
+        trainer: Any,
+        history: TrajectoryHistory,
+        correct_columns: list[int],
+        threshold: float,
+        shaping_columns: dict[str, int],
+    ) -> None:
+        self._trainer = trainer
+        self._correct_columns, self._threshold = correct_columns, threshold
+        self._shaping_columns = shaping_columns
+        self.history = history
+        self.components: list[Component] = []
+        self.evidence: dict[str, float] = {}  # totals of the components' counters
+        self._view: Any = HistoryView(None, {})
+        self._row_index: dict[str, int] | None = None
+
+    def add(self, component: Component) -> None:
+        """Switch a component on; the order of adding is the order of precedence."""
+        self.components.append(component)
+
+    @property
+    def uses_history(self) -> bool:
+        return any(component.uses_history for component in self.components)
+
+    @property
+    def observes_tokens(self) -> bool:
+        return self.uses_history or any(component.observes_tokens for component in self.components)
+
+    def facts(self) -> Facts:
+        """What components may know about the trainer."""
+        trainer = self._trainer
+        tokenizer = trainer._tokenizer
+        return Facts(
+            seed=trainer.args.seed,
+            num_generations=trainer.num_generations,
+            groups=trainer.args.generation_batch_size // trainer.num_generations,
+            questions=len(trainer.train_dataset) if isinstance(trainer.train_dataset, Dataset) else 0,
+            max_completion_length=trainer.max_completion_length,
+            temperature=trainer.temperature,
+            scale_rewards=trainer.scale_rewards,
+            decode=lambda ids: tokenizer.decode(ids, skip_special_tokens=True),
+            encode=lambda text: list(tokenizer.encode(text, add_special_tokens=False)),
+            append_multiple=append_multiple(
+                self.layout(trainer.args.generation_batch_size // trainer.accelerator.num_processes),
+                trainer.args.steps_per_generation,
+            ),
+        )
+
+    def layout(self, local_rows: int) -> Layout:
+        """The layout of a batch with that many rows on each rank."""
+        accelerator = self._trainer.accelerator
+        return Layout(accelerator.process_index, accelerator.num_processes, local_rows, self._trainer.num_generations)
+
+    def step(self, groups: Sequence[Group], taken: frozenset[int] = frozenset()) -> Step:
+        state = self._trainer.state
+        return Step(state.global_step, float(state.epoch or 0.0), groups, self._view, taken)
+
+    def row_of(self, question: str) -> dict[str, Any]:
+        """The data set row of a question."""
+        row: dict[str, Any] = self._trainer.train_dataset[self.row_index[question]]
+        return row
+
+    @property
+    def row_index(self) -> dict[str, int]:
+        """Question id -> row number of the training set."""
+        if self._row_index is None:
+            data = self._trainer.train_dataset
+            if not isinstance(data, Dataset):
+                raise ConfigError("components: this one plans groups by question and needs a map-style train_dataset")
+            self._row_index = {question_id(row): i for i, row in enumerate(data)}
+        return self._row_index
+
+    # ------------------------------------------------------------------ before generation
+
+    def open(self, inputs: list[dict[str, Any]], *, planning: bool = True) -> Rollout:
+        """The rollout of a batch, with the groups the components planned."""
+        layout = self.layout(len(inputs))
+        heads = [row for i, row in enumerate(inputs) if (layout.first + i) % layout.group_rows == 0]
+        rollout = open_rollout(inputs, layout, trl_adapter.gather_list(heads))
+        if planning:
+            rollout = self._planned(rollout)
+        rollout.started = self._trainer._step
+        rollout.harvesting = trl_adapter.scores_samples(self._trainer)
+        return rollout
+
+    def _planned(self, rollout: Rollout) -> Rollout:
+        self.look_up(rollout)
+        planned: list[PlannedGroup] = []
+        for component in self.components:
+            taken = frozenset(plan.slot for plan in planned if plan.slot is not None)
+            planned += component.plan(self.step(rollout.groups, taken))
+        if planned:
+            rollout, dropped = place(rollout, planned, self.row_of, self._trainer.args.steps_per_generation)
+            trl_adapter.log_metric(self._trainer, "groups/planned", len(planned) - dropped)
+            trl_adapter.log_metric(self._trainer, "groups/without_place", dropped)
+            self.look_up(rollout)
+        return rollout
+
+    def look_up(self, rollout: Rollout) -> None:
+        """Bring the summaries of the batch's questions."""
+        if self.uses_history:
+            self._view = self.history.open([group.question for group in rollout.groups])
+
+    # ------------------------------------------------------------------ rewards
+
+    def score(self, rollout: Rollout, rewards: torch.Tensor) -> None:
+        """Fill the groups, let components give their rewards, write those into their columns of `rewards` (N, F)."""
+        trainer = self._trainer
+        correct = (rewards[:, self._correct_columns] >= self._threshold).all(dim=1)
+        ends = {*trainer.eos_token_ids, trainer._tokenizer.pad_token_id}
+        local = torch.tensor(
+            [[len(ids), not ids or ids[-1] not in ends] for ids in rollout.completion_ids],
+            dtype=torch.long, device=rewards.device,
+        )  # fmt: skip
+        lengths, truncated = trainer.accelerator.gather(local).T
+        rollout.fill(
+            correct.cpu().numpy(), truncated.bool().cpu().numpy(), lengths.cpu().numpy(), self._totals(rewards)
+        )
+        for component in self.components:
+            if component.shapes_reward:
+                wanted = component.entropy_rows(rollout.groups)
+                shaped = component.score(rollout.groups, self._entropies(rollout, wanted))
+                column = self._shaping_columns[component.name]
+                for row, value in shaped.items():
+                    rewards[row, column] = value
+        rollout.add_rewards(self._totals(rewards))
+
+    def _totals(self, rewards: torch.Tensor) -> np.ndarray:
+        """Total reward of every row, shape (N,), as TRL sums it."""
+        weights = self._trainer.reward_weights.to(rewards.device).unsqueeze(0)
+        totals: np.ndarray = (rewards * weights).nansum(dim=1).cpu().numpy()
+        return totals
+
+    def _entropies(self, rollout: Rollout, rows: list[int]) -> dict[int, np.ndarray]:
+        """Per-token entropies of global rows, on every rank. One no-grad forward over the missing ones."""
+        if not rows:
+            return {}
+        layout = rollout.layout
+        mine = [local for row in rows if (local := layout.local(row)) is not None]
+        if not rollout.scored:  # else TRL's own scoring forward brought them, on every rank alike
+            self._score_rows(rollout, mine, layout.rows_on_fullest(rows))
+        return dict(trl_adapter.gather_list([(local + layout.first, rollout.entropies[local]) for local in mine]))
+
+    def _score_rows(self, rollout: Rollout, local_rows: list[int], rows_on_fullest: int) -> None:
+        """Score some of this rank's rows; ranks with fewer rows score spare ones, so that all do equally many."""
+        if rows_on_fullest == 0:
+            return
+        padded = local_rows + [0] * (rows_on_fullest - len(local_rows))
+        logprobs, entropies = trl_adapter.score_tokens(
+            self._trainer, [rollout.prompt_ids[r] for r in padded], [rollout.completion_ids[r] for r in padded]
+        )
+        for number, row in enumerate(local_rows):
+            rollout.logprobs[row] = logprobs[number].numpy()
+            rollout.entropies[row] = entropies[number].numpy()
+
+    # ------------------------------------------------------------------ after the advantages
+
+    def kept(self, rollout: Rollout) -> list[bool]:
+        """Per group: whether every component that resamples wants to keep it."""
+        verdicts = [component.keep(rollout.groups) for component in self.components if component.resamples]
+        return [all(votes) for votes in zip(*verdicts, strict=True)] if verdicts else [True] * len(rollout.groups)
+
+    def max_rounds(self) -> int:
+        """Extra generation rounds the components ask for."""
+        return max((int(c.config.max_rounds) for c in self.components if c.resamples), default=0)
+
+    def finish(self, rollout: Rollout, batch: dict[str, Any]) -> dict[str, Any]:
+        """Mix historic rows in and rescale; returns the batch for the loss."""
+        trainer = self._trainer
+        self._probe(rollout)
+        homogeneous = [group.homogeneous for group in rollout.groups]
+        trl_adapter.log_metric(trainer, "groups/homogeneous", float(np.mean(homogeneous)))
+        step = self.step(rollout.groups)
+        mixtures: list[Mixture] = []
+        for component in self.components:
+            taken = {mixture.group for mixture in mixtures}
+            mixtures += [mixture for mixture in component.mix(step) if mixture.group not in taken]
+        if mixtures:
+            batch = self._mix(rollout, batch, mixtures)
+        mixed = frozenset(mixture.group for mixture in mixtures)
+        for component in self.components:
+            self._rescale(rollout, batch, component.rescale(step, mixed))
+        dead = [h and g.index not in mixed for h, g in zip(homogeneous, rollout.groups, strict=True)]
+        trl_adapter.log_metric(trainer, "groups/dead", float(np.mean(dead)))
+        return batch
+
+    def _mix(self, rollout: Rollout, batch: dict[str, Any], mixtures: list[Mixture]) -> dict[str, Any]:
+        wanted: list[Summary] = [summary for mixture in mixtures for summary in mixture.historic]
+        found = iter(self._view.fetch(wanted))
+        trajectories = [[next(found) for _ in mixture.historic] for mixture in mixtures]
+        if self.observes_tokens and not rollout.scored:
+            # A row that gives way never meets the loss forward, so its log-probs have to be taken now.
+            gone = [rollout.groups[m.group].rows.start + p for m in mixtures for p in m.replaced]
+            mine = [local for row in gone if (local := rollout.layout.local(row)) is not None]
+            self._score_rows(rollout, mine, rollout.layout.rows_on_fullest(gone))
+        batch = mix_into(self._trainer, batch, rollout, mixtures, trajectories)
+        advantages = {
+            row: float(mixture.fresh_advantages[number])
+            for mixture in mixtures
+            for number, row in enumerate(rollout.groups[mixture.group].rows)
+        }
+        trl_adapter.relog_advantages(self._trainer, rollout.rows, advantages)
+        return batch
+
+    def _rescale(self, rollout: Rollout, batch: dict[str, Any], factors: Mapping[int, float]) -> None:
+        for index, factor in factors.items():
+            for row in rollout.groups[index].rows:
+                local = rollout.layout.local(row)
+                if local is not None:
+                    batch["advantages"][local] *= factor
+
+    def _probe(self, rollout: Rollout) -> None:
+        """Hidden states where components ask for them, under the policy that sampled."""
+        probing = [component for component in self.components if component.probes_hidden]
+        if not probing:
+            return
+        layout = rollout.layout
+        local = [np.asarray(ids, np.int32) for ids in rollout.completion_ids]
+        known = dict(trl_adapter.gather_list([(layout.first + row, ids) for row, ids in enumerate(local)]))
+        for group in rollout.groups:
+            group.completion_ids = [known[row] for row in group.rows]
+        for component in probing:
+            wanted = {row: list(positions) for row, positions in component.probe(rollout.groups).items() if positions}
+            mine = [place_ for row in wanted if (place_ := layout.local(row)) is not None]
+            fullest = layout.rows_on_fullest(list(wanted))
+            if fullest == 0:
+                continue
+            rows = mine + [0] * (fullest - len(mine))
+            hidden = trl_adapter.hidden_states(
+                self._trainer,
+                [rollout.prompt_ids[r] for r in rows],
+                [rollout.completion_ids[r] for r in rows],
+                [wanted.get(layout.first + r, [0]) for r in rows],
+            )
+            gathered = dict(
+                trl_adapter.gather_list([(layout.first + r, h) for r, h in zip(mine, hidden, strict=False)])
+            )
+            for group in rollout.groups:
+                for number, row in enumerate(group.rows):
+                    if row in gathered:
+                        group.hidden[number] = gathered[row]
+
+    # ------------------------------------------------------------------ what is learnt from the batch
+
+    def observe(self, rollout: Rollout) -> None:
+        """Tokens and log-probs to all groups, trajectories to the history, evidence to the log."""
+        trainer = self._trainer
+        step = self.step(rollout.groups)
+        if self.observes_tokens:
+            self._share_tokens(rollout)
+        for component in self.components:
+            component.observe(step)
+        if self.uses_history:
+            self.history.insert(trajectories_of(step), step.step)
+            trl_adapter.log_metric(trainer, "history/trajectories_this_rank", len(self.history))
+        for component in self.components:
+            for key, value in component.take_counts().items():
+                trl_adapter.log_metric(trainer, key, value)
+                self.evidence[key] = self.evidence.get(key, 0.0) + value
+            for key, value in component.take_figures().items():
+                trl_adapter.log_metric(trainer, key, value)
+
+    @staticmethod
+    def _share_tokens(rollout: Rollout) -> None:
+        first = rollout.layout.first
+        local = [
+            (
+                first + row,
+                np.asarray(ids, np.int32),
+                rollout.logprobs[row].astype(np.float32),
+                rollout.entropies[row].astype(np.float32),
+            )
+            for row, ids in enumerate(rollout.completion_ids)
+        ]
+        known = {row: rest for row, *rest in trl_adapter.gather_list(local)}
+        for group in rollout.groups:
+            group.completion_ids = [known[row][0] for row in group.rows]
+            group.logprobs = [known[row][1] for row in group.rows]
+            group.entropies = [known[row][2] for row in group.rows]
+
+    def state(self) -> dict[str, Any]:
+        """For the checkpoint; equal on all ranks, the history apart."""
+        return {
+            "evidence": self.evidence,
+            "components": {component.name: component.state_dict() for component in self.components},
+        }
+
+    def load(self, state: Mapping[str, Any], shares: Any) -> None:
+        """Inverse of `state`, with every rank's share of the history."""
+        self.evidence = dict(state["evidence"])
+        self.history.load(shares)
+        for component in self.components:
+            if component.name in state["components"]:
+                component.load_state_dict(state["components"][component.name])
