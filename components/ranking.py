@@ -151,7 +151,6 @@ class Ranking(Component):
         super().__init__(config, facts)
         self.uses_history = config.when == "no_history"
         self._step: Step | None = None
-        self._ranked: set[int] = set()
 
     @classmethod
     def check(cls, config: RankingConfig, trainer: Mapping[str, Any], lowest_correct: float, where: str) -> None:
@@ -191,7 +190,6 @@ class Ranking(Component):
 
     def score(self, groups: Sequence[Group], entropies: Mapping[int, np.ndarray]) -> dict[int, float]:
         rewards: dict[int, float] = {}
-        self._ranked = set()
         for group in groups:
             places = self._rows(group)
             if not places:
@@ -203,9 +201,7 @@ class Ranking(Component):
             self.count("reward", float(rewarded.sum()))
             whole = np.zeros(len(group.correct))
             whole[places] = rewarded
-            if np.ptp(whole) > 0:
-                self._ranked.add(group.index)
-                self.count("groups_with_spread")
+            self.count("groups_with_spread", int(np.ptp(whole) > 0))
         return rewards
 
     def _rewards(self, group: Group, places: list[int], entropies: Mapping[int, np.ndarray]) -> np.ndarray:
@@ -234,7 +230,7 @@ class Ranking(Component):
         unanchored = [
             group.index
             for group in step.groups
-            if group.index in self._ranked and group.index not in mixed and not group.correct.any()
+            if group.index not in mixed and not group.correct.any() and np.ptp(group.rewards - group.task_rewards) > 0
         ]
         self.count("groups_rescaled", len(unanchored))
         return dict.fromkeys(unanchored, self.config.unanchored_weight)

@@ -175,7 +175,9 @@ def test_no_history_only_ranks_questions_without_a_stored_right_answer():
 
 def test_unanchored_weight_scales_ranked_all_wrong_groups_without_historic_rows():
     groups = [group(0, [0] * 4, truncated=[1] * 4), group(1, [0] * 4, truncated=[1] * 4), group(2, [0, 1, 0, 0])]
-    _, _, component = ranked({"unanchored_weight": 0.1, "peak_fraction": 0.1}, groups, ENTROPIES)
+    rewards, _, component = ranked({"unanchored_weight": 0.1, "peak_fraction": 0.1}, groups, ENTROPIES)
+    for one in groups:
+        one.rewards = one.task_rewards + [rewards.get(row, 0.0) for row in one.rows]
     assert component.rescale(step(groups), frozenset({1})) == {0: 0.1}
     _, _, literal = ranked({"peak_fraction": 0.1}, groups, ENTROPIES)
     assert literal.rescale(step(groups), frozenset()) == {}
