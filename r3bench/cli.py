@@ -7,7 +7,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 from typer.core import TyperGroup
 
-from r3bench.commands import find, result
+from r3bench.commands import find, measure, result
 from r3bench.errors import R3BenchError, StateError
 
 NOT_OURS = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT}  # the machine's state, not a bug
@@ -48,6 +48,10 @@ PANELS: dict[str, dict[str, Callable[..., None]]] = {  # shown in this order
         "copy": find.copy,
         "validate": find.validate,
         "env": find.env,
+    },
+    "Measure": {
+        "grade": measure.grade,
+        "compare": measure.compare,
     },
     "Results": {
         "tables": result.tables,

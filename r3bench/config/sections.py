@@ -106,6 +106,12 @@ class EvalSection:
             raise ValueError(f"top_p: got {self.top_p}, expected a number in (0, 1]")
         if self.batch_size < 1:
             raise ValueError(f"batch_size: got {self.batch_size}, expected at least 1")
+        for name in ("max_tokens", "limit"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"{name}: got {value}, expected at least 1 or null")
+        if not self.tasks or len(set(self.tasks)) != len(self.tasks):
+            raise ValueError(f"tasks: got {list(self.tasks)}, expected a list of distinct names")
 
 
 @dataclass(frozen=True)
