@@ -1,0 +1,20 @@
+"""Settings of the component tests and the random tiny model of the trainer tests."""
+
+import os
+import sys
+from pathlib import Path
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "trainer"))
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory):
+    """Folder with a 2-layer random Llama and its byte-level tokenizer."""
+    from trainer_tools import build_tiny_model
+
+    return build_tiny_model(tmp_path_factory.mktemp("tiny"))

@@ -1,0 +1,238 @@
+"""The components through `R3Trainer.train()`: which rows, rewards, advantages and masks reach the loss."""
+
+import numpy as np
+import pytest
+import torch
+from component_tools import NAN  # noqa: F401  (puts tests/reference on the path)
+from reference_components import mixed, serr
+from train_tools import batch_rows, groups_of, grpo, question_of, text_of, token_entropies, train
+from transformers import AutoModelForCausalLM
+
+EOS = 2
+
+
+def all_wrong(completion_ids, **_):
+    return [0.0] * len(completion_ids)
+
+
+def truncated(row):
+    return row["completion"][-1] not in (0, EOS)
+
+
+# ---------------------------------------------------------------------------------------------------------- ranking
+
+
+@pytest.mark.parametrize(
+    ("settings", "changes"),
+    [({}, {}), ({"unanchored_weight": 0.1}, {}), ({"scope": "failed", "ties": "stable"}, {"scale_rewards": "none"})],
+)
+def test_ranking_rewards_are_the_reference_on_the_trained_rows(tiny_model, tmp_path, settings, changes):
+    trainer = train(
+        tiny_model, tmp_path, {"ranking": {"peak_fraction": 0.25, **settings}}, all_wrong, steps=3, **changes
+    )
+    model = AutoModelForCausalLM.from_pretrained(tiny_model, dtype=torch.float32)
+    spread = ranked = 0
+    for record in trainer.records:
+        model.load_state_dict(record["weights"])
+        for group in groups_of(record):
+            chosen = [i for i, row in enumerate(group) if truncated(row) or settings.get("scope") == "failed"]
+            entropies = [token_entropies(model, group[i]["prompt"], group[i]["completion"]).tolist() for i in chosen]
+            rewards = np.zeros(4)
+            rewards[chosen] = serr(entropies, 0.25, 0.5, settings.get("ties", "average"))
+            want = grpo(rewards) if not changes else rewards - rewards.mean()
+            want = want * settings.get("unanchored_weight", 1.0)
+            np.testing.assert_allclose([row["advantages"][0] for row in group], want, atol=1e-4)
+            spread += np.ptp(rewards) > 0
+            ranked += len(chosen)
+    assert trainer.evidence["ranking/rows"] == ranked > 0
+    assert trainer.evidence["ranking/groups_with_spread"] == spread > 0
+    assert any("rewards/ranking/mean" in line for line in trainer.state.log_history)
+
+
+# ------------------------------------------------------------------------------------------------------- reflection
+
+
+@pytest.mark.parametrize("placement", ["append", "replace"])
+def test_reflection_trains_on_a_prompt_with_an_own_earlier_wrong_answer(tiny_model, tmp_path, placement):
+    seen_by_reward = []
+
+    def reward(prompts, completion_ids, **_):
+        seen_by_reward.append([prompt[-1]["content"] for prompt in prompts])
+        return [0.0] * len(prompts)
+
+    settings = {"template": "short", "context": "full", "placement": placement, "max_share": 1.0}
+    trainer = train(tiny_model, tmp_path, {"reflection": settings}, reward)
+    earlier, reflected = {}, 0
+    for number, record in enumerate(trainer.records):
+        groups = groups_of(record)
+        extra = 2 if placement == "append" and number >= 3 else 0
+        assert len(groups) == 2 + extra, "whole groups are added, and none in the first epoch"
+        for group in groups:
+            prompt = text_of(trainer, group[0]["prompt"])
+            question = question_of(trainer, group[0])
+            assert all(row["prompt"] == group[0]["prompt"] for row in group)
+            if "Wrong:" not in prompt:
+                assert placement == "append" or number < 3
+                earlier.setdefault(question, set()).update(text_of(trainer, row["completion"]) for row in group)
+                continue
+            reflected += 1
+            shown = prompt.split("\nWrong: ")[1].split("<|im_end|>\n")[0]
+            clean = {t.replace("<|im_end|>", "").replace("<|pad|>", "").strip() for t in earlier[question]}
+            assert number >= 3 and shown in {t.replace("<|", "< |").replace("</", "< /") for t in clean}
+        assert not any("Wrong:" in text for text in seen_by_reward[number]), "rewards see the data set's prompt"
+    assert trainer.evidence["reflection/groups"] == trainer.evidence["reflection/groups_planned"] == reflected == 6
+
+
+# ---------------------------------------------------------------------------------------------------- retrospective
+
+
+def wrong_unless_continued(completion_ids, **_):
+    return [float(sum(ids) % 5 == 0) for ids in completion_ids]
+
+
+RETRO = {"cuts": "grid", "spacing": 2, "quantile": 0.0, "share": 0.5, "retire": 0.6}
+
+
+@pytest.mark.parametrize("value", ["monte_carlo", "random", "value_head"])
+def test_continuations_start_with_a_stored_failure_and_only_the_rest_is_trained(tiny_model, tmp_path, value):
+    settings = {**RETRO, "value": value, "gate_auc": 0.0}
+    trainer = train(tiny_model, tmp_path, {"retrospective": settings}, wrong_unless_continued, steps=8)
+    failures, continued = {}, 0
+    for record in trainer.records:
+        new = {}
+        for group in groups_of(record):
+            question = question_of(trainer, group[0])
+            given = [row["mask"].count(0) for row in group]
+            assert len(set(given)) == 1
+            if given[0]:
+                continued += 1
+                for row in group:
+                    assert row["mask"] == [0] * given[0] + [1] * (len(row["completion"]) - given[0])
+                    assert row["completion"][: given[0]] == group[0]["completion"][: given[0]]
+                prefix = group[0]["completion"][: given[0]]
+                assert any(f[: given[0]] == prefix for f in failures[question]), "not from a failure of this question"
+            else:
+                new.setdefault(question, []).extend(
+                    row["completion"] for row in group if sum(row["completion"]) % 5 != 0
+                )
+        for question, found in new.items():
+            failures.setdefault(question, []).extend(found)
+    assert trainer.evidence["retrospective/groups"] == continued > 0
+    tokens = sum(row["mask"].count(0) for record in trainer.records for row in batch_rows(record))
+    assert trainer.evidence["retrospective/tokens_given"] * 4 == tokens
+
+
+def test_the_critic_sees_the_policys_hidden_states_at_the_cuts(tiny_model, tmp_path):
+    from r3bench.components.retrospective import Retrospective
+
+    seen = []
+    original = Retrospective._learn
+
+    def spying(self, rows):
+        seen.append(
+            [
+                (group.question, place, cuts, group.completion_ids[place], group.hidden[place])
+                for group, place, cuts in rows
+            ]
+        )
+        original(self, rows)
+
+    Retrospective._learn = spying
+    try:
+        trainer = train(
+            tiny_model, tmp_path, {"retrospective": {**RETRO, "share": 0.01}}, wrong_unless_continued, steps=3
+        )
+    finally:
+        Retrospective._learn = original
+    model = AutoModelForCausalLM.from_pretrained(tiny_model, dtype=torch.float32)
+    compared = 0
+    for record, rows in zip(trainer.records, seen, strict=True):
+        model.load_state_dict(record["weights"])
+        prompts = {question_of(trainer, group[0]): group[0]["prompt"] for group in groups_of(record)}
+        for question, _, cuts, completion, hidden in rows:
+            ids = torch.tensor([[*prompts[question], *completion.tolist()]])
+            with torch.no_grad():
+                states = model.model(input_ids=ids).last_hidden_state[0]
+            want = states[[len(prompts[question]) + cut - 1 for cut in cuts]]
+            np.testing.assert_allclose(hidden, want.numpy(), atol=1e-4)
+            compared += len(cuts)
+    assert compared > 0
+
+
+# ------------------------------------------------------------------------------------------------------------ rivals
+
+
+def test_dynamic_sampling_trains_on_groups_with_contrast_or_not_at_all(tiny_model, tmp_path):
+    alive = {"q1", "q4", "q7", "q9"}
+
+    def reward(completion_ids, question_id, **_):
+        return [float(q in alive and i % 2 == 0) for i, q in enumerate(question_id)]
+
+    trainer = train(tiny_model, tmp_path, {"dynamic_sampling": {"max_rounds": 3}}, reward, rows=12, steps=4)
+    trained = dead = 0
+    for record in trainer.records:
+        for group in groups_of(record):
+            advantages = [row["advantages"][0] for row in group]
+            if question_of(trainer, group[0]) in alive:
+                np.testing.assert_allclose(advantages, grpo([1, 0, 1, 0]), atol=1e-5)
+                trained += 1
+            else:
+                assert advantages == [0.0] * 4
+                dead += 1
+    assert trained > 4, "a batch of two random groups has 0.67 live ones on average"
+    assert trainer.evidence["dynamic_sampling/groups_dropped"] == dead
+
+
+def turning(completion_ids, question_id, trainer_state, **_):
+    """In the first epoch one of four answers is right; later none is."""
+    first = trainer_state.epoch is None or trainer_state.epoch < 1
+    return [float(first and i % 4 == 0) for i in range(len(question_id))]
+
+
+def test_rescue_swaps_in_a_right_answer_of_the_same_question(tiny_model, tmp_path):
+    trainer = train(tiny_model, tmp_path, {"rescue": True}, turning)
+    solved = {}
+    for number, record in enumerate(trainer.records):
+        rows = batch_rows(record)
+        old = [row for row in rows if row["number"] < 0]
+        assert len(old) == (0 if number < 3 else 2)
+        for row in rows:
+            if number < 3 and row["number"] % 4 == 0:
+                solved[question_of(trainer, row)] = row["completion"]
+        for row in old:
+            assert row["completion"] == solved[question_of(trainer, row)]
+            own, other = mixed([0.0] * 3, [1.0], 1.0, 1e-4, "mixed", "group_std")
+            np.testing.assert_allclose(row["advantages"], other[0], atol=1e-5)
+            peers = [r for r in rows if r["number"] >= 0 and r["prompt"] == row["prompt"]]
+            np.testing.assert_allclose([r["advantages"][0] for r in peers], own, atol=1e-5)
+    assert trainer.evidence["rescue/rows"] == 6
+
+
+def test_repo_joins_every_stored_answer_with_its_own_statistics(tiny_model, tmp_path):
+    settings = {"rows": 4, "window": 4, "min_stored": 4, "weight": "none", "coefficient": 0.5}
+    trainer = train(tiny_model, tmp_path, {"repo": settings}, turning)
+    for number, record in enumerate(trainer.records):
+        old = [row for row in batch_rows(record) if row["number"] < 0]
+        assert len(old) == (0 if number < 3 else 8)
+        for question in {question_of(trainer, row) for row in old}:
+            got = sorted(row["advantages"][0] for row in old if question_of(trainer, row) == question)
+            np.testing.assert_allclose(got, sorted(0.5 * grpo([1, 0, 0, 0])), atol=1e-5)
+    assert trainer.evidence["repo/rows"] == 24
+
+
+def test_exgrpo_visits_half_solved_questions_with_their_surest_right_answer(tiny_model, tmp_path):
+    def reward(completion_ids, question_id, **_):
+        return [float(q != "q0" and (q == "q1" or i % 2 == 0)) for i, q in enumerate(question_id)]
+
+    settings = {"share": 0.5, "start": 0.0, "weight": "none"}
+    trainer = train(tiny_model, tmp_path, {"exgrpo": settings}, reward, steps=8, scale_rewards="none")
+    old = [(n, row) for n, record in enumerate(trainer.records) for row in batch_rows(record) if row["number"] < 0]
+    assert len(old) == trainer.evidence["exgrpo/rows"] > 2
+    assert {question_of(trainer, row) for _, row in old} <= {"q2", "q3", "q4", "q5"}
+    for number, row in old:
+        peers = [r for r in batch_rows(trainer.records[number]) if r["number"] >= 0 and r["prompt"] == row["prompt"]]
+        kept = [float(r["number"] % 2 == 0) for r in peers]
+        assert len(kept) == 3
+        own, other = mixed(kept, [1.0], 1.0, 0.0, "mixed", "group_std", 1.0)
+        np.testing.assert_allclose(row["advantages"], other[0], atol=1e-5)
+        np.testing.assert_allclose([r["advantages"][0] for r in peers], own, atol=1e-5)
