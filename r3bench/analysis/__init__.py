@@ -6,7 +6,7 @@ _WHERE = {
     "analyze": "r3bench.analysis.external",
     "load_study": "r3bench.analysis.study",
     "render_tables": "r3bench.analysis.tables",
-    "trace": "r3bench.analysis.trace",
+    "trace": "r3bench.analysis.provenance",
     "write_report": "r3bench.analysis.report",
     "write_tables": "r3bench.analysis.tables",
 }

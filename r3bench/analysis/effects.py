@@ -71,9 +71,7 @@ def number(value: float) -> float | None:
     return float(value) if np.isfinite(value) else None
 
 
-def interval(
-    estimate: np.ndarray, variance: np.ndarray, df: np.ndarray | float, confidence: float
-) -> list[Interval]:
+def interval(estimate: np.ndarray, variance: np.ndarray, df: np.ndarray | float, confidence: float) -> list[Interval]:
     """Student intervals of (E,) estimates with (E,) variances and (E,) or one number of degrees of freedom."""
     se = np.sqrt(variance)
     df = np.broadcast_to(np.asarray(df, float), se.shape)

@@ -14,6 +14,7 @@ from r3bench.errors import ConfigError, nearest
 Format = Literal["markdown", "latex", "csv", "html"]
 SUFFIXES = {"markdown": "md", "latex": "tex", "csv": "csv", "html": "html"}
 LONGEST = 200  # characters of one table cell
+LONGEST_NOTE = 1000  # characters of a note
 LATEX = {
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
     "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"\textless{}", ">": r"\textgreater{}",
@@ -39,18 +40,18 @@ def render(tables: Sequence[Table], to: str) -> str:
     return "\n".join(writers[to](table) for table in tables)
 
 
-def plain(text: str) -> str:
+def plain(text: str, longest: int = LONGEST) -> str:
     """One line of visible text: control, bidirectional and line-breaking characters out, cut at a limit."""
-    text = text[: 4 * LONGEST]
+    text = text[: 4 * longest]
     kept = "".join(" " if c in "\n\r\t" else c for c in text if c in "\n\r\t" or unicodedata.category(c)[0] != "C")
-    return kept if len(kept) <= LONGEST else kept[: LONGEST - 1] + "…"
+    return kept if len(kept) <= longest else kept[: longest - 1] + "…"
 
 
 def to_markdown(table: Table) -> str:
     """GitHub-flavoured Markdown."""
 
-    def cell(text: str, strong: bool = False) -> str:
-        text = re.sub(r"([\\|`*\[\]~]|[<>](?! )|(?<![a-z0-9])_|_(?![a-z0-9]))", r"\\\1", plain(text)).replace(
+    def cell(text: str, strong: bool = False, longest: int = LONGEST) -> str:
+        text = re.sub(r"([\\|`*\[\]~]|[<>](?! )|(?<![a-z0-9])_|_(?![a-z0-9]))", r"\\\1", plain(text, longest)).replace(
             "&", "&amp;"
         )
         return f"**{text}**" if strong else text
@@ -60,7 +61,7 @@ def to_markdown(table: Table) -> str:
     lines.append("|" + "|".join("---:" if c.align == "right" else ":---" for c in table.columns) + "|")
     lines += ["| " + " | ".join(cell(e.text, e.strong) for e in row) + " |" for row in table.rows]
     if table.notes:
-        lines += ["", *(f"- {cell(note)}" for note in table.notes)]
+        lines += ["", *(f"- {cell(note, longest=LONGEST_NOTE)}" for note in table.notes)]
     return "\n".join(lines) + "\n"
 
 
@@ -92,7 +93,7 @@ def to_html(table: Table) -> str:
             kind = ' class="num"' if column.align == "right" else ""
             cells.append(f'<th scope="row">{text}</th>' if i == 0 else f"<td{kind}>{text}</td>")
         body.append(f"<tr>{''.join(cells)}</tr>")
-    notes = "".join(f"<li>{html.escape(plain(note))}</li>" for note in table.notes)
+    notes = "".join(f"<li>{html.escape(plain(note, LONGEST_NOTE))}</li>" for note in table.notes)
     return (
         f'<div class="table"><table><caption>{html.escape(plain(table.title))}</caption>\n'
         f"<thead><tr>{head}</tr></thead>\n<tbody>\n" + "\n".join(body) + "\n</tbody></table></div>\n"
@@ -100,10 +101,10 @@ def to_html(table: Table) -> str:
     )  # fmt: skip
 
 
-def latex_text(text: str) -> str:
+def latex_text(text: str, longest: int = LONGEST) -> str:
     """`plain` text with every character that LaTeX would read as a command made printable; others become '?'."""
     parts = []
-    for character in unicodedata.normalize("NFKC", plain(text)):
+    for character in unicodedata.normalize("NFKC", plain(text, longest)):
         if character in LATEX:
             parts.append(LATEX[character])
         elif " " <= character <= "~":
@@ -133,7 +134,7 @@ def to_latex(table: Table) -> str:
         *(" & ".join(cell(e) for e in row) + r" \\" for row in table.rows),
         r"\bottomrule",
         r"\end{tabular}",
-        *(rf"\par\smallskip\footnotesize {latex_text(note)}" for note in table.notes),
+        *(rf"\par\smallskip\footnotesize {latex_text(note, LONGEST_NOTE)}" for note in table.notes),
         r"\end{table}",
     ]
     return "\n".join(lines) + "\n"

@@ -6,6 +6,7 @@ from pathlib import Path
 from r3bench.analysis.cells import CellRow, Estimate, cell_rows
 from r3bench.analysis.effects import Effect, effects
 from r3bench.analysis.frame import Column, Entry, Table, count, decimal, points, with_interval
+from r3bench.analysis.layouts import paper_table
 from r3bench.analysis.prepare import MACRO, benchmark_sets
 from r3bench.analysis.render import SUFFIXES, render
 from r3bench.analysis.results import Results
@@ -15,17 +16,20 @@ from r3bench.files import write_text
 LIKE_THESE = "on questions like these (two-way: seeds and questions)"
 
 
-def render_tables(study: Path, format: str = "markdown") -> str:
+def render_tables(study: Path, format: str = "markdown", layout: str | None = None) -> str:
     """The study's tables as one text.
 
     Args:
         study: study folder.
         format: 'markdown', 'latex', 'html', or 'csv' (the tidy cell frame).
+        layout: 'r3-table1' or 'r3-table3' for the paper's own layouts.
 
     Raises:
         StateError, ConfigError: see `load_study` and `render`.
     """
     results = load_study(study)
+    if layout is not None:
+        return render([paper_table(results, layout)], format)
     if format == "csv":
         return render([cell_frame(cell_rows(results))], "csv")
     return render(study_tables(results), format)

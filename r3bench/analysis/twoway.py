@@ -45,8 +45,8 @@ class TwoWay:
     def df(self) -> np.ndarray:
         """(E,) degrees of freedom of the two-way variance (Satterthwaite over the parts that make it up).
 
-        Never below the smaller of the parts' nor above the larger: with one seed per cell a handful of degrees of freedom
-        would otherwise widen an interval that is mostly about questions.
+        Never below the smaller of the parts' nor above the larger. With one seed per cell the few degrees of freedom of
+        the run part would otherwise widen an interval that is mostly about questions.
         """
         low, high = sorted((self.df_run, self.df_question))
         if low < 1:

@@ -1,0 +1,181 @@
+"""Compute-matched views: training accuracy against generated tokens and seconds, area under it, time to a level."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from r3bench.analysis.distributions import t_quantile
+from r3bench.analysis.results import Results
+
+Axis = Literal["tokens", "seconds", "steps"]
+ACCURACY = ("correct", "rewards/correctness/mean", "reward")  # log keys, the first that is there
+LENGTH = ("length", "completions/mean_length")
+POINTS = 60  # of a curve on its common grid
+
+
+@dataclass(frozen=True)
+class RunCurve:
+    """One run's training log as arrays of equal length N."""
+
+    steps: np.ndarray
+    tokens: np.ndarray  # completion tokens generated so far
+    seconds: np.ndarray  # device seconds so far
+    accuracy: np.ndarray  # of the training batch, smoothed
+    length: np.ndarray  # mean response tokens, NaN if not logged
+    measure: str  # log key behind `accuracy`
+
+
+@dataclass(frozen=True)
+class Band:
+    """A cell's mean curve with a pointwise interval over its seeds."""
+
+    label: str
+    x: np.ndarray  # (P,) common grid
+    mean: np.ndarray  # (P,)
+    low: np.ndarray  # (P,) NaN with one run
+    high: np.ndarray  # (P,)
+    runs: int
+
+
+@dataclass(frozen=True)
+class Matched:
+    """A cell at matched compute."""
+
+    label: str
+    area: float  # mean training accuracy up to the budget all runs reached
+    area_low: float | None  # interval over seeds
+    area_high: float | None
+    reached: int  # runs that got to the baseline's peak
+    runs: int
+    to_peak: float | None  # mean over the runs that reached it
+    to_peak_low: float | None
+    to_peak_high: float | None
+
+
+def run_curve(log: Sequence[Mapping[str, Any]], generated: int, seconds: float) -> RunCurve | None:
+    """A training log as arrays; None if it has fewer than two lines with an accuracy.
+
+    Args:
+        log: lines of `metrics.jsonl`.
+        generated: completion tokens of the whole run; scales TRL's count, which holds prompts as well.
+        seconds: of the whole run, used where the log has no time.
+    """
+    measure = next((k for k in ACCURACY if any(line.get(k) is not None for line in log)), None)
+    if measure is None:
+        return None
+    lines = [line for line in log if line.get(measure) is not None]
+    if len(lines) < 2:
+        return None
+
+    def column(*keys: str) -> np.ndarray:
+        key = next((k for k in keys if all(line.get(k) is not None for line in lines)), None)
+        return np.array([line[key] for line in lines], float) if key else np.full(len(lines), np.nan)
+
+    steps = column("step")
+    tokens, elapsed = column("generated_tokens"), column("elapsed", "seconds")
+    if np.isnan(tokens).any():
+        counted = column("num_tokens")
+        share = counted / counted[-1] if not np.isnan(counted).any() and counted[-1] > 0 else steps / steps[-1]
+        tokens = share * generated
+    if np.isnan(elapsed).any():
+        elapsed = steps / steps[-1] * seconds
+    return RunCurve(steps, tokens, elapsed, smooth(column(measure)), column(*LENGTH), measure)
+
+
+def smooth(values: np.ndarray, share: float = 0.1) -> np.ndarray:
+    """Running mean over the last `share` of the curve, shorter at its start. values: (N,)."""
+    width = max(1, round(share * len(values)))
+    total = np.concatenate([[0.0], np.cumsum(values)])
+    start = np.maximum(np.arange(1, len(values) + 1) - width, 0)
+    return (total[1:] - total[start]) / (np.arange(1, len(values) + 1) - start)
+
+
+def cell_curves(results: Results) -> dict[str, list[RunCurve]]:
+    """Cell label -> curves of its finished runs; needs results loaded with `metrics=True`."""
+    found: dict[str, list[RunCurve]] = {}
+    for run, index in zip(results.runs, results.cell_of, strict=True):
+        if run.base or run.record is None or run.outcome != "finished":
+            continue
+        train = run.record.train
+        curve = run_curve(results.metrics.get(run.run, ()), train.generated_tokens, train.train_seconds)
+        if curve is not None:
+            found.setdefault(results.label(results.cells[index]), []).append(curve)
+    return found
+
+
+def band(label: str, curves: Sequence[RunCurve], axis: Axis, confidence: float = 0.95) -> Band:
+    """Mean of a cell's curves on the range all of them cover."""
+    xs = [getattr(c, axis) for c in curves]
+    grid = np.linspace(max(x[0] for x in xs), min(x[-1] for x in xs), POINTS)
+    values = np.stack([np.interp(grid, x, c.accuracy) for x, c in zip(xs, curves, strict=True)])
+    mean, half = _mean_and_half(values, confidence)
+    return Band(label, grid, mean, mean - half, mean + half, len(curves))
+
+
+def matched(
+    curves: Mapping[str, Sequence[RunCurve]], axis: Axis, baseline: str | None, confidence: float = 0.95
+) -> tuple[list[Matched], float]:
+    """Every cell up to the same budget: area under its curve, and where it reaches the baseline's peak.
+
+    Args:
+        curves: cell label -> runs.
+        axis: what is matched.
+        baseline: label of the cell whose mean curve's peak is the level to reach; None: no level.
+        confidence: of the intervals over seeds.
+
+    Returns:
+        One entry per cell, and the matched budget.
+    """
+    every = [c for runs in curves.values() for c in runs]
+    budget = min(float(getattr(c, axis)[-1]) for c in every)
+    level = (
+        float(band("", curves[baseline], axis).mean.max()) if baseline is not None and baseline in curves else np.nan
+    )
+    found = []
+    for label, runs in curves.items():
+        grid = np.linspace(0, budget, POINTS)
+        areas = np.array([np.interp(grid, getattr(c, axis), c.accuracy).mean() for c in runs])
+        times = np.array([_first(getattr(c, axis), c.accuracy, level) for c in runs])
+        times = times[np.isfinite(times)]
+        area, area_half = _mean_and_half(areas[:, None], confidence)
+        mean, half = _mean_and_half(times[:, None], confidence) if len(times) else (np.full(1, np.nan),) * 2
+        found.append(
+            Matched(
+                label=label,
+                area=float(area[0]),
+                area_low=_known(area[0] - area_half[0]),
+                area_high=_known(area[0] + area_half[0]),
+                reached=len(times),
+                runs=len(runs),
+                to_peak=_known(mean[0]),
+                to_peak_low=_known(mean[0] - half[0]),
+                to_peak_high=_known(mean[0] + half[0]),
+            )
+        )
+    return found, budget
+
+
+def _first(x: np.ndarray, y: np.ndarray, level: float) -> float:
+    """x at which y first reaches `level` (linear between points); infinite if it never does."""
+    above = np.flatnonzero(y >= level)
+    if not above.size:
+        return float("inf")
+    i = int(above[0])
+    if i == 0:
+        return float(x[0])
+    return float(np.interp(level, [y[i - 1], y[i]], [x[i - 1], x[i]]))
+
+
+def _mean_and_half(values: np.ndarray, confidence: float) -> tuple[np.ndarray, np.ndarray]:
+    """Mean over runs and half width of its t interval; values (N, P). NaN width with one run."""
+    count = len(values)
+    if count < 2:
+        return values.mean(axis=0), np.full(values.shape[1], np.nan)
+    se = values.std(axis=0, ddof=1) / np.sqrt(count)
+    return values.mean(axis=0), float(t_quantile(0.5 + confidence / 2, count - 1)) * se
+
+
+def _known(value: float) -> float | None:
+    return float(value) if np.isfinite(value) else None

@@ -1,0 +1,97 @@
+"""Where a table cell comes from: run ids, commit, configuration hash, environment."""
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from r3bench.analysis.cells import BASE_LABEL
+from r3bench.analysis.results import Results, Run
+from r3bench.analysis.study import load_study
+from r3bench.errors import ConfigError, StateError, nearest
+from r3bench.files import read_json
+
+
+def trace(study: Path, cell: str) -> dict[str, Any]:
+    """Everything a cell's numbers rest on, as JSON-ready data.
+
+    Args:
+        study: study folder.
+        cell: as printed in a table ('replay + ranking', 'all off', 'untrained model'), a run's name or id, or
+            `factor=level,factor=level` (factors left out may have any level).
+
+    Returns:
+        `cell`, `levels`, and `runs`: per run its id, seed, outcome, commit, configuration hash, times, answers per
+        benchmark, environment, and the files it was read from.
+
+    Raises:
+        ConfigError: no such cell; names the nearest one.
+    """
+    results = load_study(study)
+    runs = [r for r in results.runs if r.run in _matching(results, cell)]
+    return {
+        "study": results.name,
+        "cell": cell,
+        "levels": sorted({", ".join(f"{f}={v}" for f, v in r.levels.items()) or BASE_LABEL for r in runs}),
+        "runs": [_describe(results, run, study) for run in runs],
+    }
+
+
+def trace_text(study: Path, cell: str) -> str:
+    """`trace` as text for a terminal."""
+    found = trace(study, cell)
+    lines = [f"{found['study']}: {cell} ({'; '.join(found['levels'])})"]
+    for run in found["runs"]:
+        lines += [
+            "",
+            run["run"],
+            *(f"  {key}: {value}" for key, value in run.items() if key not in ("run", "environment")),
+        ]
+        lines += [f"  environment.{key}: {value}" for key, value in run["environment"].items()]
+    return "\n".join(lines) + "\n"
+
+
+def _matching(results: Results, cell: str) -> set[str]:
+    named: dict[str, set[str]] = {}
+    for run, index in zip(results.runs, results.cell_of, strict=True):
+        label = BASE_LABEL if run.base else results.label(results.cells[index])
+        for name in {label, run.run, *([run.record.name] if run.record else [])}:
+            named.setdefault(name, set()).add(run.run)
+    if cell in named:
+        return named[cell]
+    if "=" in cell:
+        wanted = dict(part.strip().partition("=")[::2] for part in cell.split(","))
+        for factor, level in wanted.items():
+            if factor not in results.factors:
+                raise ConfigError(f"cell '{cell}': no factor '{factor}'{nearest(factor, results.factors)}")
+            if level not in results.factors[factor]:
+                raise ConfigError(f"cell '{cell}': no level {factor}={level}{nearest(level, results.factors[factor])}")
+        found = {r.run for r in results.runs if not r.base and all(r.levels[f] == v for f, v in wanted.items())}
+        if found:
+            return found
+    raise ConfigError(f"cell '{cell}': not in this study{nearest(cell, [n for n in named if '-s' not in n] or named)}")
+
+
+def _describe(results: Results, run: Run, study: Path) -> dict[str, Any]:
+    root = study / run.run if (study / run.run).is_dir() else study
+    row = results.runs.index(run)
+    record = run.record
+    answers = {name: int(s.samples[row].sum()) for name, s in results.benchmarks.items()}
+    found: dict[str, Any] = {
+        "run": run.run,
+        "seed": run.seed,
+        "outcome": run.outcome,
+        "reason": run.reason,
+        "commit": record.commit if record else None,
+        "config_hash": record.config_hash if record else None,
+        "started": record.started if record else None,
+        "ended": record.ended if record else None,
+        "train": asdict(record.train) if record else None,
+        "answers": answers,
+        "files": sorted(str(p) for p in root.glob("*.json*")),
+    }
+    try:
+        environment = read_json(root / "environment.json")
+    except StateError as error:
+        environment = {"missing": str(error)}
+    found["environment"] = environment
+    return found
