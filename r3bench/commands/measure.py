@@ -127,7 +127,7 @@ def grade(
 ) -> None:
     """Grade a JSONL file (answer, response, optionally id), or look into a run's verdicts.
 
-    A run alone prints how often plain text equality gives the stored verdict. --json gives one object per line of a file.
+    A run alone prints how often plain text equality gives the stored verdict. For a file, --json is one object a line.
     """
     if Path(target).is_file():
         _grade_file(Path(target), bool(require_boxed), as_json)
