@@ -182,12 +182,9 @@ class R3Trainer(GRPOTrainer):
     ) -> torch.Tensor:
         rewards = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
         if self.model.training and (torch.isinf(rewards).any() or torch.isnan(rewards).all()):
-            names = [
-                n for n, column in zip(self.reward_func_names, rewards.T, strict=True) if not column.isfinite().any()
-            ]
-            raise Diverged(
-                f"step {self.state.global_step}: non-finite reward from {', '.join(names) or 'a reward function'}"
-            )
+            named = zip(self.reward_func_names, rewards.T, strict=True)
+            names = [name for name, column in named if torch.isinf(column).any() or torch.isnan(column).all()]
+            raise Diverged(f"step {self.state.global_step}: non-finite reward from {', '.join(names)}")
         if self._rollout is not None and self.moments is not None:
             self.moments.score(self._rollout, rewards)
         return rewards
