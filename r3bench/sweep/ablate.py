@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from concurrent.futures import Executor
+from contextlib import ExitStack
 from pathlib import Path
 
 from r3bench.sweep.cells import enumerate_cells
@@ -25,6 +26,7 @@ def ablate(
     runs: Path,
     *,
     study: str | None = None,
+    storage: str | None = None,
     executor: Executor | None = None,
     slots: int = 1,
     run: Runner = run_job,
@@ -36,6 +38,7 @@ def ablate(
         grid: a grid, its name or its path.
         runs: folder that holds the studies.
         study: the study's folder below `runs`; the grid's name by default.
+        storage: Optuna RDB URL of the study's index; SQLite in its folder by default.
         executor: where cells run; the grid's `executor` section by default.
         slots: cells at a time, for a given executor.
         run: what a cell does, from and to JSON-ready data; training and evaluation by default.
@@ -49,8 +52,13 @@ def ablate(
     opened = open_study(grid, runs, study)
     for duplicate in opened.duplicates:
         say(f"{duplicate.name} s{duplicate.seed}: not run, {duplicate.reason}; {duplicate.same_as} stands for it")
-    if executor is not None:
-        return Dispatcher(opened, executor, slots=slots, run=run, say=say).dispatch()
-    executor, slots = make_executor(opened.grid.executor)
-    with executor:
-        return Dispatcher(opened, executor, slots=slots, run=run, say=say).dispatch()
+    from r3bench.sweep.index import Index
+
+    def index(opened: Study) -> Index:
+        return Index(opened, storage, say)
+
+    with ExitStack() as stack:
+        if executor is None:
+            executor, slots = make_executor(opened.grid.executor)
+            stack.enter_context(executor)
+        return Dispatcher(opened, executor, slots=slots, run=run, index=index, say=say).dispatch()

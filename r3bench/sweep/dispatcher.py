@@ -10,7 +10,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -73,7 +73,7 @@ class Dispatcher:
         executor: anything with `submit` and futures; futures that have `stop(grace)` can be ended early.
         slots: cells handed over at a time.
         run: what a cell does, a module-level function from and to JSON-ready data.
-        watchers: told about starts and ends.
+        index: opens a watcher that is told about starts and ends, once the study's lock is held.
         say: takes a line for the user.
     """
 
@@ -84,14 +84,15 @@ class Dispatcher:
         *,
         slots: int,
         run: Runner = run_job,
-        watchers: tuple[Watcher, ...] = (),
+        index: Callable[[Study], AbstractContextManager[Watcher]] | None = None,
         say: Callable[[str], None] = print,
     ) -> None:
         self.study = study
         self.executor = executor
         self.slots = slots
         self.run = run
-        self.watchers = watchers
+        self.index = index
+        self.watchers: list[Watcher] = []
         self.say = say
         self.report = Report(study.root)
         self.todo: deque[Cell] = deque()
@@ -106,8 +107,10 @@ class Dispatcher:
             Locked: another dispatcher is at work on this study.
             StateError: the folder belongs to another version of the grid, or can't be written.
         """
-        with exclusive(self.study.lock), self._signals():
+        with exclusive(self.study.lock), self._signals(), ExitStack() as stack:
             self.study.write()
+            if self.index is not None:
+                self.watchers.append(stack.enter_context(self.index(self.study)))
             for cell in self.study.cells:
                 self._reconcile(cell)
             already = len(self.report.finished)

@@ -115,11 +115,12 @@ class ForkExecutor(Executor):
 
     def _read(self, server: "subprocess.Popen[bytes]") -> None:
         assert server.stdout is not None
+        ready = False
         for line in server.stdout:
             message = json.loads(line)
             if "ready" in message:
-                continue
-            if "pid" in message:
+                ready = True
+            elif "pid" in message:
                 with self._lock:
                     future, _ = self._waiting[message["id"]]
                 future.started(message["pid"])
@@ -130,8 +131,13 @@ class ForkExecutor(Executor):
         code = server.wait()
         with self._lock:
             lost, self._waiting = self._waiting, {}
+        failure = (
+            Failure("preempted", f"the fork server ended with exit code {code}")
+            if ready
+            else Failure("bug", f"the fork server can't import {', '.join(self.preload)}; see the traceback above")
+        )
         for future, _ in lost.values():
-            future.set_exception(WorkerFailed(Failure("preempted", f"the fork server ended with exit code {code}")))
+            future.set_exception(WorkerFailed(failure))
 
 
 class DeviceExecutor(Executor):
