@@ -1,0 +1,125 @@
+"""Commands that read results: each on a made-up study, its JSON and its text against what was put in."""
+
+import csv
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from typer.testing import Result
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "analysis"))
+
+from synthetic import Spec, make_study
+
+
+@pytest.fixture
+def study(folder: Path) -> Path:
+    """runs/demo: replay off and on, two seeds, 20 questions x 4 answers; every response boxes the right answer."""
+    spec = Spec(factors={"replay": ["off", "on"]}, seeds=(0, 1), benchmarks={"embedded": 20}, effects={"replay": 3.0})
+    return make_study(folder / "runs" / "demo", spec)
+
+
+def run_id(study: Path, start: str) -> str:
+    """The one run whose id begins so."""
+    (found,) = [path.name for path in study.iterdir() if path.name.startswith(start)]
+    return found
+
+
+def test_tables_are_printed_and_written(r3bench: Callable[..., Result], study: Path) -> None:
+    for name in ("demo", "runs/demo"):
+        result = r3bench("tables", name)
+        assert result.exit_code == 0, result.stderr
+        assert "replay" in result.stdout
+        assert "| cell |" in result.stdout
+    written = {Path(line).name for line in result.stderr.splitlines()}
+    assert {"tables.md", "tables.tex", "tables.html", "cells.csv", "effects.csv"} <= written
+    assert written == {path.name for path in (study / "tables").iterdir()}
+    rows = list(csv.DictReader((study / "tables" / "cells.csv").open()))
+    assert len(rows) == 3  # the untrained model and two cells
+
+
+def test_tables_go_where_they_are_told_and_print_what_they_are_told(
+    r3bench: Callable[..., Result], study: Path, folder: Path
+) -> None:
+    result = r3bench("tables", "demo", "--format", "latex", "--out", "elsewhere")
+    assert "\\toprule" in result.stdout
+    assert (folder / "elsewhere" / "cells.csv").exists()
+    assert not (study / "tables").exists()
+    wrong = r3bench("tables", "demo", "--format", "latx")
+    assert (wrong.exit_code, wrong.stderr) == (2, "r3bench: format: got 'latx'; did you mean 'latex'?\n")
+
+
+def test_another_folder_of_runs(r3bench: Callable[..., Result], study: Path, folder: Path) -> None:
+    (folder / "runs").rename(folder / "archive")
+    assert r3bench("tables", "demo").exit_code == 3
+    assert r3bench("tables", "demo", "--runs", "archive").exit_code == 0
+
+
+def test_analyze_reads_a_long_table(r3bench: Callable[..., Result], folder: Path) -> None:
+    lines = ["run,seed,benchmark,question,samples,correct,idea"]
+    for run, (idea, seed, right) in enumerate([("off", 0, 1), ("off", 1, 1), ("on", 0, 3), ("on", 1, 3)]):
+        lines += [f"r{run},{seed},amc,q{q},4,{right + q % 2},{idea}" for q in range(4)]
+    (folder / "table.csv").write_text("\n".join(lines) + "\n")
+    found = json.loads(r3bench("analyze", "table.csv", "--json").stdout)
+    (main,) = [e for e in found["effects"] if e["kind"] == "main"]
+    assert main["estimate"] == pytest.approx(0.5)
+    assert "idea" in r3bench("analyze", "table.csv").stdout
+    (folder / "fixed.yaml").write_text("margin: 0.3\n")
+    assert "+-30.0 points" in r3bench("analyze", "table.csv", "--declared", "fixed.yaml").stdout
+    (folder / "fixed.yaml").write_text("margn: 0.3\n")
+    wrong = r3bench("analyze", "table.csv", "--declared", "fixed.yaml")
+    assert wrong.exit_code == 2
+    assert "margn" in wrong.stderr
+    assert "margin" in wrong.stderr
+    (folder / "table.csv").write_text("\n".join([*lines, "r0,0,amc,q9,4,5,off"]))
+    wrong = r3bench("analyze", "table.csv")
+    assert wrong.exit_code == 2
+    assert wrong.stderr.startswith("r3bench: table.csv: row 17")
+    assert wrong.stderr.count("\n") == 1
+
+
+def test_compare_two_runs(r3bench: Callable[..., Result], study: Path) -> None:
+    a, b = run_id(study, "replay-s0"), run_id(study, "base-s0")
+    (row,) = json.loads(r3bench("compare", a, b, "--json").stdout)
+    assert (row["task"], row["questions"]) == ("embedded", 20)
+    assert row["difference"] > 0.2
+    assert row["p"] < 0.05
+    (same,) = json.loads(r3bench("compare", a, a, "--json").stdout)
+    assert (same["difference"], same["p"]) == (0, 1)
+    assert f"{row['difference']:+.3f}" in r3bench("compare", a, b).stdout
+    assert "embeded" in r3bench("compare", a, b, "--tasks", "embeded").stderr
+
+
+def test_grade_a_file(r3bench: Callable[..., Result], folder: Path) -> None:
+    rows = [
+        {"id": "a", "answer": "7", "response": "so \\boxed{7}"},
+        {"id": "b", "answer": "\\frac{1}{2}", "response": "so \\boxed{0.5}"},
+        {"answer": "7", "response": "no idea"},
+    ]
+    (folder / "mine.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    lines = [json.loads(line) for line in r3bench("grade", "mine.jsonl", "--json").stdout.splitlines()]
+    assert [(v["id"], v["correct"]) for v in lines] == [("a", True), ("b", True), ("3", False)]
+    assert set(lines[0]) == {"id", "correct", "extracted", "reason", "timed_out"}
+    assert r3bench("grade", "mine.jsonl").stdout.endswith("2 of 3 right\n")
+    (folder / "mine.jsonl").write_text('{"answer": "7"}\n')
+    wrong = r3bench("grade", "mine.jsonl")
+    assert (wrong.exit_code, wrong.stderr) == (2, "r3bench: mine.jsonl: line 1: response: got None, expected a text\n")
+
+
+def test_grade_explains_one_case_and_regrades_a_run(r3bench: Callable[..., Result], study: Path) -> None:
+    run = run_id(study, "base-s0")
+    cases = json.loads(r3bench("grade", "--explain", run, "q0003", "--json").stdout)
+    assert [case["repeat"] for case in cases] == [0, 1, 2, 3]
+    assert all(case["exact"] for case in cases)
+    assert "response: " in r3bench("grade", "--explain", run, "q0003").stdout
+    assert r3bench("grade", "--explain", run, "q9").exit_code == 2
+    assert r3bench("grade", "--explain", run).exit_code == 2
+    before = json.loads(r3bench("grade", run, "--json").stdout)["embedded"]
+    assert 0 < len(before["differ"]) < 80  # the made-up verdicts say wrong although the right answer is boxed
+    assert r3bench("grade", run, "--regrade", "--grader", "exat").exit_code == 2
+    found = json.loads(r3bench("grade", run, "--regrade", "--any-form", "--json").stdout)["embedded"]
+    assert (found["to_right"], found["to_wrong"]) == (len(before["differ"]), 0)
+    assert json.loads(r3bench("grade", run, "--json").stdout)["embedded"]["differ"] == []
+    assert json.loads((study / run / "run.json").read_text())["eval"] == {}  # it had no summary of this task
