@@ -55,6 +55,7 @@ PANELS: dict[str, dict[str, Callable[..., None]]] = {  # shown in this order
     },
     "Results": {
         "tables": result.tables,
+        "trace": result.trace,
         "analyze": result.analyze,
     },
 }

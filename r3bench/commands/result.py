@@ -1,4 +1,4 @@
-"""`tables`, `analyze`: what results show."""
+"""`tables`, `analyze`, `trace`: what results show, and what they rest on."""
 
 from pathlib import Path
 from typing import Annotated
@@ -14,11 +14,14 @@ Out = Annotated[Path | None, typer.Option("--out", metavar="DIR", help="Where fi
 def tables(
     study: StudyName,
     format: Format = "markdown",
+    layout: Annotated[
+        str | None, typer.Option(metavar="NAME", help="A paper's own layout: r3-table1 or r3-table3.")
+    ] = None,
     out: Out = None,
     runs: Runs = RUNS,
 ) -> None:
     """Print a study's tables, and write them as Markdown, LaTeX, HTML and CSV files."""
-    show_tables(study_folder(study, runs), out, format)
+    show_tables(study_folder(study, runs), out, format, layout)
 
 
 def analyze(
@@ -49,10 +52,28 @@ def analyze(
     typer.echo(render(study_tables(results), format))
 
 
-def show_tables(study: Path, out: Path | None, format: str = "markdown") -> None:
+def trace(
+    study: StudyName,
+    cell: Annotated[
+        str, typer.Argument(metavar="CELL", help="As printed in a table, factor=level,..., or a run's id.")
+    ],
+    runs: Runs = RUNS,
+    as_json: Json = False,
+) -> None:
+    """Show what a cell's numbers rest on: run ids, commit, configuration, environment, files."""
+    from r3bench.analysis import provenance
+
+    folder = study_folder(study, runs)
+    if as_json:
+        print_json(provenance.trace(folder, cell))
+    else:
+        typer.echo(provenance.trace_text(folder, cell), nl=False)
+
+
+def show_tables(study: Path, out: Path | None, format: str = "markdown", layout: str | None = None) -> None:
     """Print the tables of the study in `study` and write them all to `out` (its `tables` folder by default)."""
     from r3bench.analysis import render_tables, write_tables
 
-    typer.echo(render_tables(study, format))
+    typer.echo(render_tables(study, format, layout))
     for path in write_tables(study, out or study / "tables"):
         typer.echo(path, err=True)

@@ -28,12 +28,15 @@ def ablate(
     study: Annotated[
         str | None, typer.Option("--study", metavar="NAME", help="Folder's name; default: the grid's.")
     ] = None,
+    storage: Annotated[
+        str | None, typer.Option(metavar="URL", help="Optuna database of the study's index; default: SQLite in it.")
+    ] = None,
     runs: Runs = RUNS,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
     """Run every cell of a grid that isn't finished yet; call it again after any interruption."""
-    report = _ablate(grid, runs, study, quiet)
+    report = _ablate(grid, runs, study, quiet, storage)
     if as_json:
         print_json(
             {
@@ -49,10 +52,10 @@ def ablate(
     _end(report)
 
 
-def _ablate(grid: str, runs: Path, study: str | None, quiet: bool) -> "Report":
+def _ablate(grid: str, runs: Path, study: str | None, quiet: bool, storage: str | None = None) -> "Report":
     from r3bench.sweep.ablate import ablate as run_grid
 
-    return run_grid(grid, runs, study=study, say=progress(quiet))
+    return run_grid(grid, runs, study=study, storage=storage, say=progress(quiet))
 
 
 def _end(report: "Report") -> None:

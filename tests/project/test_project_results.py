@@ -47,8 +47,19 @@ def test_tables_go_where_they_are_told_and_print_what_they_are_told(
     assert "\\toprule" in result.stdout
     assert (folder / "elsewhere" / "cells.csv").exists()
     assert not (study / "tables").exists()
+    assert "reported" in r3bench("tables", "demo", "--layout", "r3-table1").stdout
     wrong = r3bench("tables", "demo", "--format", "latx")
     assert (wrong.exit_code, wrong.stderr) == (2, "r3bench: format: got 'latx'; did you mean 'latex'?\n")
+
+
+def test_trace_names_the_runs_of_a_cell(r3bench: Callable[..., Result], study: Path) -> None:
+    found = json.loads(r3bench("trace", "demo", "replay=on", "--json").stdout)
+    assert {run["run"] for run in found["runs"]} == {run_id(study, "replay-s0"), run_id(study, "replay-s1")}
+    assert {run["commit"] for run in found["runs"]} == {"0123456789abcdef"}
+    assert run_id(study, "replay-s0") in r3bench("trace", "demo", "replay").stdout
+    wrong = r3bench("trace", "demo", "replay=onn")
+    assert (wrong.exit_code, wrong.stderr.count("\n")) == (2, 1)
+    assert "did you mean 'on'?" in wrong.stderr
 
 
 def test_another_folder_of_runs(r3bench: Callable[..., Result], study: Path, folder: Path) -> None:
