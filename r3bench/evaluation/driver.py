@@ -2,7 +2,6 @@
 
 import contextlib
 import hashlib
-import logging
 import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,7 +13,7 @@ from r3bench.evaluation import shards
 from r3bench.evaluation.grading import using
 from r3bench.evaluation.sampling import Backend, Sampling
 from r3bench.evaluation.summary import summarise
-from r3bench.evaluation.tasks import check_tasks, load_task, manager
+from r3bench.evaluation.tasks import check_tasks, load_task, manager, quiet_loggers
 from r3bench.grading import Grader
 
 
@@ -140,22 +139,6 @@ def progress_bar(name: str, quiet: bool) -> Iterator[Callable[[int, int], None]]
             bar.update(done - bar.n)
 
         yield show
-
-
-@contextlib.contextmanager
-def quiet_loggers() -> Iterator[None]:
-    """lm-eval's informational messages and its bar for building prompts held back; its errors still show."""
-    import lm_eval.api.task as task_module
-
-    logger = logging.getLogger("lm_eval")
-    level, bar = logger.level, task_module.tqdm
-    logger.setLevel(logging.ERROR)
-    task_module.tqdm = lambda rows, **_: rows
-    try:
-        yield
-    finally:
-        logger.setLevel(level)
-        task_module.tqdm = bar
 
 
 @contextlib.contextmanager

@@ -1,5 +1,8 @@
 """Evaluation tasks by name: the user's ./evals before the shipped ones, lm-eval's own switched off."""
 
+import contextlib
+import logging
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +26,10 @@ def manager(style: str = "boxed") -> Any:
     """lm-eval's task manager over the evals folders alone; prompts in `style`."""
     from lm_eval.tasks import TaskManager
 
-    folders = [catalog.shipped("evals"), Path.cwd() / "evals"]  # a later folder wins
+    shipped, own = catalog.shipped("evals"), Path.cwd() / "evals"
+    folders = [shipped, own] if own.is_dir() and not own.samefile(shipped) else [shipped]  # a later folder wins
     return TaskManager(
-        include_path=[str(folder) for folder in folders if folder.is_dir()],
+        include_path=[str(folder) for folder in folders],
         include_defaults=False,
         metadata={"style": style},  # type: ignore[dict-item]
     )
@@ -40,10 +44,27 @@ def load_task(name: str, style: str = "boxed") -> Any:
     """
     check_tasks((name,))
     try:
-        task = manager(style).load([name])["tasks"][name]
+        with quiet_loggers():
+            task = manager(style).load([name])["tasks"][name]
     except KeyError as error:
         path = catalog.names("evals", ".yaml")[name]
         raise ConfigError(f"{path}: expected a task called '{name}', like the file") from error
     if task.OUTPUT_TYPE != "generate_until":
         raise ConfigError(f"eval.tasks: '{name}' is a {task.OUTPUT_TYPE} task, expected generate_until")
     return task
+
+
+@contextlib.contextmanager
+def quiet_loggers() -> Iterator[None]:
+    """lm-eval's informational messages and its bar for building prompts held back; its errors still show."""
+    import lm_eval.api.task as task_module
+
+    logger = logging.getLogger("lm_eval")
+    level, bar = logger.level, task_module.tqdm
+    logger.setLevel(logging.ERROR)
+    task_module.tqdm = lambda rows, **_: rows
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+        task_module.tqdm = bar
