@@ -8,6 +8,7 @@ import typer
 from typer.core import TyperGroup
 
 from r3bench.commands import find, measure, result
+from r3bench.commands.options import printable
 from r3bench.errors import R3BenchError, StateError
 
 NOT_OURS = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT}  # the machine's state, not a bug
@@ -30,7 +31,7 @@ class _Group(TyperGroup):
 
 
 def _fail(message: str, exit_code: int) -> NoReturn:
-    typer.echo("r3bench: " + " ".join(message.split("\n")), err=True)
+    typer.echo("r3bench: " + printable(" ".join(message.split("\n"))), err=True)
     raise typer.Exit(exit_code) from None
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from r3bench.commands.options import RUNS, Json, Quiet, Runs, print_columns, print_json, run_folder
+from r3bench.commands.options import RUNS, Json, Quiet, Runs, print_columns, print_json, printable, run_folder
 
 if TYPE_CHECKING:
     from r3bench.config.sections import EvalSection
@@ -179,8 +179,8 @@ def _explain(folder: Path, question: str | None, tasks: tuple[str, ...] | None, 
     for row in found:
         typer.echo(f"{row['task']} {row['question']} repeat {row['repeat']}: {'right' if row['correct'] else 'wrong'}")
         for key in ("reason", "gold", "extracted", "form", "canonical", "canonical_gold", "exact", "grader", "tokens"):
-            typer.echo(f"  {key}: {json.dumps(row[key], ensure_ascii=False)}")
-        typer.echo(f"  response: {json.dumps(row['response'], ensure_ascii=False)}")
+            typer.echo(f"  {key}: {printable(json.dumps(row[key], ensure_ascii=False))}")
+        typer.echo(f"  response: {printable(json.dumps(row['response'], ensure_ascii=False))}")
 
 
 def _regrade(

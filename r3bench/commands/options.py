@@ -46,6 +46,11 @@ def progress(quiet: bool) -> Callable[[str], None]:
     return (lambda line: None) if quiet else (lambda line: typer.echo(line, err=True))
 
 
+def printable(text: str) -> str:
+    """`text` without what could steer a terminal: control characters and direction marks are spelled out."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
 def print_json(value: Any) -> None:
     """One JSON document on stdout."""
     typer.echo(json.dumps(value, indent=2, sort_keys=True, allow_nan=False))
@@ -53,7 +58,7 @@ def print_json(value: Any) -> None:
 
 def print_columns(rows: Iterable[Sequence[str]]) -> None:
     """Left-aligned columns, two spaces apart; the last column is left ragged."""
-    table = [list(row) for row in rows]
+    table = [[printable(cell) for cell in row] for row in rows]
     if not table:
         return
     widths = [max(len(row[i]) for row in table) for i in range(len(table[0]) - 1)]

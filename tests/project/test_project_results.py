@@ -119,6 +119,14 @@ def test_grade_a_file(r3bench: Callable[..., Result], folder: Path) -> None:
     assert (wrong.exit_code, wrong.stderr) == (2, "r3bench: mine.jsonl: line 1: response: got None, expected a text\n")
 
 
+def test_hostile_answers_do_not_reach_the_terminal(r3bench: Callable[..., Result], folder: Path) -> None:
+    row = {"answer": "7", "response": "\\boxed{\x1b]0;owned\x07\u202e7}"}
+    (folder / "hostile.jsonl").write_text(json.dumps(row) + "\n")
+    shown = r3bench("grade", "hostile.jsonl").stdout
+    assert "\\x1b]0;owned" in shown
+    assert not set("\x1b\x07\u202e") & set(shown)
+
+
 def test_grade_explains_one_case_and_regrades_a_run(r3bench: Callable[..., Result], study: Path) -> None:
     run = run_id(study, "base-s0")
     cases = json.loads(r3bench("grade", "--explain", run, "q0003", "--json").stdout)
