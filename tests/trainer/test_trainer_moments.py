@@ -183,8 +183,8 @@ def test_unwanted_groups_are_sampled_again(components, tiny_model, tmp_path):
         assert set(kept) == {"q4", "q5"}
         batch = record["batch"]
         for index, (question, completions) in enumerate(groups):
-            for place, completion in enumerate(completions):
-                row = index * 4 + place
+            for number, completion in enumerate(completions):
+                row = index * 4 + number
                 mask = batch["completion_mask"][row].bool()
                 assert batch["completion_ids"][row][mask].tolist() == completion
                 assert completion in answered[question]
