@@ -1,0 +1,245 @@
+"""The figures of a report, drawn once and saved as inline SVG, PDF and PNG."""
+
+import io
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import numpy as np
+from matplotlib.figure import Figure
+
+from r3bench.analysis.cells import CellRow
+from r3bench.analysis.curves import Axis, RunCurve, band
+from r3bench.analysis.effects import Effect
+from r3bench.analysis.render import plain
+from r3bench.files import replacing
+
+INK = "#010203"  # stands for the page's text colour in SVG, so that figures follow light and dark
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7f7f7f")  # Okabe and Ito
+MARKERS, DASHES = "osD^vPX", ("-", "--", "-.", ":")  # so that colour is never the only difference
+STYLE: Any = {
+    "svg.fonttype": "none", "svg.hashsalt": "r3bench", "font.size": 9, "font.family": "sans-serif",
+    "axes.spines.top": False, "axes.spines.right": False, "axes.titlesize": 10, "legend.frameon": False,
+    "text.parse_math": False,
+    **dict.fromkeys(("text.color", "axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color"), INK),
+}  # fmt: skip
+PRINT_INK = "#222222"
+KINDS = ("main", "leave_one_out", "add_one", "shapley")
+
+
+@dataclass(frozen=True)
+class Picture:
+    """One figure of a report."""
+
+    name: str  # file name without suffix
+    caption: str
+    alt: str  # what it shows, in words and numbers
+    draw: Callable[[], Figure]  # called once per colour scheme
+
+    def svg(self) -> str:
+        """Inline SVG without declarations; ids are made unique, text stays text in the page's colour."""
+        with matplotlib.rc_context(STYLE):
+            out = io.StringIO()
+            self.draw().savefig(out, format="svg", transparent=True, bbox_inches="tight", metadata={"Date": None})
+        text = out.getvalue()
+        opening = re.search(r"<svg [^>]*>", text)
+        box = re.search(r'viewBox="0 0 ([0-9.]+) [0-9.]+"', text)
+        if opening is None or box is None:
+            raise ValueError("matplotlib wrote no <svg> with a viewBox")
+        text = text[opening.end() :]
+        text = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>", "", text, flags=re.S)
+        text = re.sub(r'\bid="', f'id="{self.name}-', text)
+        text = text.replace("url(#", f"url(#{self.name}-").replace('xlink:href="#', f'href="#{self.name}-')
+        text = text.replace('xlink:href="data:', 'href="data:').replace(INK, "currentColor")
+        style = f"width:100%;max-width:{1.3 * float(box.group(1)):.0f}px;height:auto"
+        return f'<svg xmlns="http://www.w3.org/2000/svg" {box.group(0)} style="{style}" aria-hidden="true">{text}'
+
+    def save(self, folder: Path) -> list[Path]:
+        """Write `<name>.pdf` and `<name>.png`; returns their paths."""
+        ink: Any = {key: PRINT_INK if value == INK else value for key, value in STYLE.items()}
+        paths = [folder / f"{self.name}.{suffix}" for suffix in ("pdf", "png")]
+        with matplotlib.rc_context({**ink, "pdf.fonttype": 42}):
+            figure = self.draw()
+            for path in paths:
+                stamp = {"CreationDate": None} if path.suffix == ".pdf" else {"Software": None}
+                with replacing(path) as temporary:
+                    figure.savefig(temporary, format=path.suffix[1:], dpi=150, bbox_inches="tight", metadata=stamp)
+        return paths
+
+
+def forest(found: Sequence[Effect], margin: float) -> Picture | None:
+    """Effects with both intervals: thick on these questions, thin on questions like these."""
+    rows = [e for kind in KINDS for e in found if e.kind == kind]
+    if not rows:
+        return None
+    names = [f"{plain(e.term, 40)} ({e.kind.replace('_', ' ')})" for e in rows]
+
+    def draw() -> Figure:
+        figure = Figure(figsize=(6.4, 0.9 + 0.26 * len(rows)))
+        axes = figure.subplots()
+        axes.axvspan(-100 * margin, 100 * margin, color="#7f7f7f", alpha=0.18, linewidth=0)
+        axes.axvline(0, color=matplotlib.rcParams["axes.edgecolor"], linewidth=0.8)
+        for y, effect in enumerate(rows):
+            colour = COLOURS[KINDS.index(effect.kind)]
+            for part, width in ((effect.like_these, 1.2), (effect.these, 4.0)):
+                if part.low is not None and part.high is not None:
+                    axes.plot([100 * part.low, 100 * part.high], [y, y], color=colour, linewidth=width,
+                              solid_capstyle="butt", alpha=1 if width < 2 else 0.45)  # fmt: skip
+            axes.plot(100 * effect.estimate, y, MARKERS[KINDS.index(effect.kind)], color=colour, markersize=5)
+        axes.set_yticks(range(len(rows)), names)
+        axes.invert_yaxis()
+        axes.set_xlabel("effect on accuracy, points")
+        return figure
+
+    words = "; ".join(f"{n} {100 * e.estimate:+.1f}" for n, e in zip(names, rows, strict=True))
+    caption = ("Effects. Thin line: interval on questions like these; thick: on these questions; grey band: within the "
+               "equivalence margin.")  # fmt: skip
+    return Picture("effects", caption, f"Forest plot of effects in points: {words}.", draw)
+
+
+def heat_map(found: Sequence[Effect]) -> Picture | None:
+    """Two-way interactions as a coloured, labelled matrix."""
+    pairs = [e for e in found if e.kind == "interaction"]
+    names = list(dict.fromkeys(t for e in pairs for t in e.term.split(":")))
+    if not pairs:
+        return None
+    matrix = np.full((len(names), len(names)), np.nan)
+    for effect in pairs:
+        i, j = (names.index(t) for t in effect.term.split(":"))
+        matrix[max(i, j), min(i, j)] = 100 * effect.estimate
+    starred = {frozenset(e.term.split(":")) for e in pairs if e.p_adjusted is not None and e.p_adjusted < 0.05}
+
+    def draw() -> Figure:
+        size = 2.2 + 0.75 * len(names)
+        figure = Figure(figsize=(size, 0.75 * size))
+        axes = figure.subplots()
+        limit = max(float(np.nanmax(np.abs(matrix))), 0.1)
+        image = axes.imshow(matrix[1:, :-1], cmap="PuOr", vmin=-limit, vmax=limit)
+        for i in range(1, len(names)):
+            for j in range(i):
+                if np.isfinite(matrix[i, j]):
+                    mark = " *" if frozenset((names[i], names[j])) in starred else ""
+                    shade = "white" if abs(matrix[i, j]) > 0.6 * limit else "black"
+                    axes.text(j, i - 1, f"{matrix[i, j]:+.1f}{mark}", ha="center", va="center", color=shade)
+        shown = [plain(n, 20) for n in names]
+        axes.set_xticks(range(len(names) - 1), shown[:-1], rotation=30, ha="right")
+        axes.set_yticks(range(len(names) - 1), shown[1:])
+        figure.colorbar(image, ax=axes, label="interaction, points", shrink=0.8)
+        return figure
+
+    words = "; ".join(f"{e.term} {100 * e.estimate:+.1f}" for e in pairs)
+    caption = "Two-way interactions: by how much one factor's effect changes when the other is on. * adjusted p < 0.05."
+    return Picture("interactions", caption, f"Heat map of two-way interactions in points: {words}.", draw)
+
+
+def learning_curves(curves: Mapping[str, Sequence[RunCurve]], axis: Axis) -> Picture | None:
+    """Mean training accuracy per cell with a band over seeds."""
+    if not curves:
+        return None
+    bands = [band(label, runs, axis) for label, runs in curves.items()]
+    unit = {"tokens": "generated tokens", "seconds": "device seconds", "steps": "optimiser steps"}[axis]
+    measure = next(iter(curves.values()))[0].measure
+
+    def draw() -> Figure:
+        figure = Figure(figsize=(6.4, 3.4))
+        axes = figure.subplots()
+        for i, one in enumerate(bands):
+            colour, dash = COLOURS[i % len(COLOURS)], DASHES[i // len(COLOURS) % len(DASHES)]
+            axes.plot(one.x, one.mean, dash, color=colour, label=plain(one.label, 40),
+                      marker=MARKERS[i % len(MARKERS)], markevery=(3 * i % 15, 15), markersize=4)  # fmt: skip
+            if one.runs > 1:
+                axes.fill_between(one.x, one.low, one.high, color=colour, alpha=0.15, linewidth=0)
+        axes.set_xlabel(unit)
+        axes.set_ylabel("training reward" if measure == "reward" else "training accuracy")
+        axes.legend(fontsize=8, ncols=1 + len(bands) // 9)
+        return figure
+
+    words = "; ".join(f"{b.label} ends at {b.mean[-1]:.2f}" for b in bands)
+    caption = f"Learning curves against {unit}; bands are 95 % intervals over seeds where there are several."
+    return Picture(f"curves-{axis}", caption, f"Training accuracy against {unit}: {words}.", draw)
+
+
+def accuracy_and_length(rows: Sequence[CellRow]) -> Picture | None:
+    """Accuracy against response length, one point per cell."""
+    shown = [r for r in rows if r.accuracy is not None and r.tokens is not None]
+    if len(shown) < 2:
+        return None
+
+    def draw() -> Figure:
+        figure = Figure(figsize=(6.4, 3.4))
+        axes = figure.subplots()
+        for i, row in enumerate(shown):
+            assert row.accuracy is not None and row.tokens is not None
+            part, y = row.accuracy.like_these, 100 * row.accuracy.value
+            known = part.low is not None and part.high is not None
+            error = [[y - 100 * (part.low or 0.0)], [100 * (part.high or 0.0) - y]] if known else None
+            axes.errorbar(row.tokens, y, yerror(error), fmt=MARKERS[i % len(MARKERS)], color=COLOURS[i % len(COLOURS)],
+                          label=plain(row.label, 40), elinewidth=1, markersize=6,
+                          markerfacecolor="none" if i >= len(COLOURS) else None)  # fmt: skip
+        axes.set_xlabel("response tokens per answer")
+        axes.set_ylabel("accuracy, points")
+        axes.legend(fontsize=8, ncols=1 + len(shown) // 9)
+        return figure
+
+    words = "; ".join(f"{r.label} {100 * r.accuracy.value:.1f} at {r.tokens:.0f} tokens" for r in shown if r.accuracy)
+    caption = "Accuracy against response length. The two are confounded: longer answers are more often wrong."
+    return Picture("length", caption, f"Accuracy against response length: {words}.", draw)
+
+
+def yerror(error: list[list[float]] | None) -> Any:
+    """Error-bar argument: none, or lengths below and above that can't be negative."""
+    return None if error is None else np.maximum(np.array(error), 0)
+
+
+def question_differences(contrasts: Mapping[str, np.ndarray]) -> Picture | None:
+    """Per factor, the main effect on every question, sorted. contrasts: term -> (Q,)."""
+    if not contrasts:
+        return None
+
+    def draw() -> Figure:
+        figure = Figure(figsize=(6.4, 3.2))
+        axes = figure.subplots()
+        axes.axhline(0, color=matplotlib.rcParams["axes.edgecolor"], linewidth=0.8)
+        for i, (term, values) in enumerate(contrasts.items()):
+            axes.plot(np.linspace(0, 100, len(values)), 100 * np.sort(values), color=COLOURS[i % len(COLOURS)],
+                      linestyle=DASHES[i % len(DASHES)], drawstyle="steps-mid", label=plain(term, 40))  # fmt: skip
+        axes.set_xlabel("questions, sorted by effect, %")
+        axes.set_ylabel("main effect on the question, points")
+        axes.legend(fontsize=8)
+        return figure
+
+    words = "; ".join(f"{t} up on {(v > 0).sum()}, down on {(v < 0).sum()} of {len(v)}" for t, v in contrasts.items())
+    caption = "Where an effect comes from: its value on every question."
+    return Picture("questions", caption, f"Per-question effects: {words}.", draw)
+
+
+def half_normal(contrasts: Mapping[str, float]) -> Picture | None:
+    """All orthogonal effects of a two-level grid against half-normal quantiles: noise lies on a line."""
+    if len(contrasts) < 7:
+        return None
+    order = sorted(contrasts, key=lambda t: abs(contrasts[t]))
+    values = np.array([100 * abs(contrasts[t]) for t in order])
+
+    def draw() -> Figure:
+        from scipy import special
+
+        at = special.ndtri(0.5 + 0.5 * (np.arange(len(order)) + 0.5) / len(order))
+        figure = Figure(figsize=(6.4, 3.4))
+        axes = figure.subplots()
+        axes.plot(at, values, MARKERS[0], color=COLOURS[0])
+        middle = len(order) // 2
+        if at[middle] > 0:
+            axes.plot([0, at[-1]], [0, values[middle] / at[middle] * at[-1]], "--", color=COLOURS[6], linewidth=1)
+        for i in range(max(0, len(order) - 3), len(order)):
+            spot: dict[str, Any] = {"xytext": (-4, 4), "textcoords": "offset points", "ha": "right", "fontsize": 8}
+            axes.annotate(plain(order[i], 40), (at[i], values[i]), **spot)
+        axes.set_xlabel("half-normal quantile")
+        axes.set_ylabel("absolute effect, points")
+        return figure
+
+    largest = ", ".join(f"{t} {100 * contrasts[t]:+.1f}" for t in order[:-6:-1])
+    caption = "Half-normal plot of all effects: those above the line stand out from the noise."
+    return Picture("half-normal", caption, f"Half-normal plot; the largest effects in points: {largest}.", draw)
