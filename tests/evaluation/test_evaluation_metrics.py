@@ -1,0 +1,156 @@
+"""Scores against enumeration of everything they are an expectation of."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from r3bench.errors import StateError
+from r3bench.evaluation.compare import paired, sign_flip_p
+from r3bench.evaluation.metrics import majority, pass_at_k, pass_curve, token_figures
+from r3bench.evaluation.summary import counts, summarise
+
+
+@pytest.mark.parametrize("n", range(1, 8))
+def test_pass_at_k_is_the_average_over_all_subsets(n):
+    for c in range(n + 1):
+        right = [True] * c + [False] * (n - c)
+        for k in range(1, n + 1):
+            subsets = list(itertools.combinations(right, k))
+            assert pass_at_k(n, c, k) == pytest.approx(sum(map(any, subsets)) / len(subsets), abs=1e-12)
+
+
+def test_pass_at_k_does_not_overflow():
+    assert pass_at_k(2000, 1, 1000) == pytest.approx(0.5)
+    assert pass_at_k(1024, 3, 512) == pytest.approx(1 - math.comb(1021, 512) / math.comb(1024, 512))
+
+
+@pytest.mark.parametrize(("n", "c", "k"), [(4, 5, 1), (4, -1, 1), (4, 2, 5), (4, 2, 0)])
+def test_pass_at_k_refuses_impossible_counts(n, c, k):
+    with pytest.raises(ValueError, match="expected 0 <= c <= n"):
+        pass_at_k(n, c, k)
+
+
+def brute_majority(answers):
+    """Every voter order equally likely to break a tie: the mean verdict over the most frequent candidates."""
+    votes = [("right" if right else text) for text, right in answers if text is not None]
+    if not votes:
+        return 0.0
+    most = max(votes.count(v) for v in votes)
+    winners = [v for v in sorted(set(votes)) if votes.count(v) == most]
+    return sum(v == "right" for v in winners) / len(winners)
+
+
+@given(st.lists(st.sampled_from([("5", True), ("6", False), ("7", False), (None, False)]), min_size=1, max_size=8))
+@settings(max_examples=200, deadline=None)
+def test_majority_is_the_enumeration(answers):
+    assert majority(answers) == pytest.approx(brute_majority(answers))
+
+
+def test_majority_counts_spellings_of_one_answer_together():
+    answers = [(r"\frac{1}{2}", True), ("0.5", True), ("3", False), ("3.0", False), (r"\dfrac12", True)]
+    assert majority(answers) == 1.0
+    assert majority(answers[:4]) == 0.5
+
+
+def rows(table, **extra):
+    """`table`: question -> list of (extracted, correct, tokens)."""
+    return [
+        {"question": q, "repeat": r, "extracted": text, "correct": right, "tokens": tokens, "truncated": tokens >= 9,
+         "timed_out": False, "grader": "g", "response": f"{q}{r}{text}", **extra}
+        for q, answers in table.items() for r, (text, right, tokens) in enumerate(answers)
+    ]  # fmt: skip
+
+
+def test_a_summary_by_hand():
+    table = {
+        "a": [("1", True, 4), ("1", True, 6), ("2", False, 9), (None, False, 9)],
+        "b": [("3", False, 2), ("3", False, 2), ("4", True, 2), ("5", False, 2)],
+        "c": [("9", False, 1)] * 4,
+    }
+    got = summarise(rows(table))
+    assert (got["questions"], got["samples"]) == (3, 4)
+    assert got["avg@4"] == pytest.approx((2 / 4 + 1 / 4 + 0) / 3)
+    assert got["pass@4"] == pytest.approx(2 / 3)
+    assert got["pass_curve"] == pytest.approx([3 / 12, (5 / 6 + 1 / 2) / 3, (1 + 3 / 4) / 3, 2 / 3])
+    assert got["maj@4"] == pytest.approx((1 + 0 + 0) / 3)
+    assert got["mean_tokens"] == pytest.approx(40 / 12)
+    assert got["total_tokens"] == 40
+    assert got["tokens_right"]["mean"] == pytest.approx(4)
+    assert got["tokens_per_correct"] == pytest.approx(40 / 3)
+    assert got["truncated"] == pytest.approx(2 / 12)
+    assert got["no_answer"] == pytest.approx(1 / 12)
+    two = summarise(rows(table), samples=2)
+    assert two["avg@2"] == pytest.approx((1 + 0 + 0) / 3)
+
+
+def test_summaries_of_incomplete_answers_are_refused():
+    with pytest.raises(StateError, match="no stored answers"):
+        summarise([])
+    table = {"a": [("1", True, 1)] * 3, "b": [("1", True, 1)] * 2}
+    assert summarise(rows(table))["samples"] == 2
+    with pytest.raises(StateError, match="question b has 2 answers, expected 3"):
+        summarise(rows(table), samples=3)
+
+
+def test_no_right_answer_has_no_tokens_per_right_answer():
+    got = token_figures(np.array([3, 5]), np.array([False, False]))
+    assert got["tokens_per_correct"] is None and got["tokens_right"] is None
+    assert got["tokens_wrong"]["q50"] == 4
+
+
+def test_pass_curve_rises_and_ends_in_any_right():
+    c = np.array([0, 1, 5, 16])
+    curve = pass_curve(16, c)
+    assert curve.shape == (16,) and (np.diff(curve) >= -1e-12).all()
+    assert curve[0] == pytest.approx(c.mean() / 16) and curve[-1] == pytest.approx(0.75)
+
+
+def test_counts_are_per_question():
+    assert counts(rows({"a": [("1", True, 1), ("2", False, 1)], "b": [("1", True, 1)]})) == {"a": (2, 1), "b": (1, 1)}
+
+
+def brute_sign_flip(d):
+    sums = [abs(sum(s * x for s, x in zip(signs, d, strict=True))) for signs in itertools.product((-1, 1), repeat=len(d))]
+    return sum(s >= abs(sum(d)) - 1e-9 for s in sums) / len(sums)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_the_sign_flip_test_is_the_enumeration(seed):
+    d = np.random.default_rng(seed).integers(-4, 5, size=9) / 4
+    assert sign_flip_p(d) == pytest.approx(brute_sign_flip(d[d != 0]))
+
+
+def test_many_questions_use_random_signs_that_agree_with_enumeration():
+    from r3bench.evaluation import compare
+
+    d = np.random.default_rng(0).normal(0.3, 1, size=16)
+    exact = sign_flip_p(d)
+    assert exact == pytest.approx(brute_sign_flip(d))
+    patched, compare.EXACT = compare.EXACT, 4
+    try:
+        assert sign_flip_p(d) == pytest.approx(exact, abs=0.02)
+    finally:
+        compare.EXACT = patched
+
+
+def test_the_paired_interval_is_scipys():
+    from scipy import stats
+
+    rng = np.random.default_rng(1)
+    a, b = rng.integers(0, 5, 40) / 4, rng.integers(0, 5, 40) / 4
+    got = paired(a, b)
+    interval = stats.ttest_rel(a, b).confidence_interval(0.95)
+    assert (got["low"], got["high"]) == pytest.approx((interval.low, interval.high))
+    assert got["better"] + got["worse"] + got["equal"] == 40
+    assert got["difference"] == pytest.approx(a.mean() - b.mean())
+    assert paired(a, a)["p"] == 1.0
+
+
+def test_false_positives_stay_at_the_level():
+    rng = np.random.default_rng(2)
+    hits = [sign_flip_p(rng.integers(0, 5, 12) / 4 - rng.integers(0, 5, 12) / 4) <= 0.05 for _ in range(300)]
+    assert np.mean(hits) < 0.05 + 3 * math.sqrt(0.05 * 0.95 / 300)
