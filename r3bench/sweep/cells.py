@@ -68,7 +68,7 @@ def enumerate_cells(grid: Grid) -> tuple[list[Cell], list[Duplicate]]:
     cells: list[Cell] = []
     duplicates: list[Duplicate] = []
     if grid.base_model:
-        recipe = _recipe({**base, "name": "base-model"}, {}, grid.seeds[0], f"{grid.name}: base model")
+        recipe = _recipe({**base, "name": "base-model"}, {}, grid.seeds[0], f"{grid.name}, base model")
         cells.append(Cell("base-model", BASE_MODEL, recipe.seed, recipe, run_id(recipe)))
     taken: dict[str, Cell] = {}
     for seed in grid.seeds:
@@ -77,7 +77,7 @@ def enumerate_cells(grid: Grid) -> tuple[list[Cell], list[Duplicate]]:
             keys: dict[str, Any] = {}
             for factor in factors:
                 keys |= factor.levels[combination[factor.name]]
-            recipe, ignored = _cell_recipe({**base, "name": name}, keys, seed, f"{grid.name}: cell {name}")
+            recipe, ignored = _cell_recipe({**base, "name": name}, keys, seed, f"{grid.name}, cell {name}")
             cell = Cell(name, combination, seed, recipe, run_id(recipe))
             identity = cell.run_id.rpartition("-")[2]
             if identity in taken:

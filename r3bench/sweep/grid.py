@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from r3bench import catalog
 from r3bench.config.load import read_yaml
-from r3bench.config.strict import build
+from r3bench.config.strict import build, inside
 from r3bench.errors import ConfigError, nearest
 from r3bench.sweep.design import Design
 
@@ -21,11 +21,11 @@ class BudgetSection:
 
     def __post_init__(self) -> None:
         if (self.steps is None) == (self.generated_tokens is None):
-            raise ValueError("budget: expected exactly one of steps and generated_tokens")
+            raise ValueError("expected exactly one of steps and generated_tokens")
         for name in ("steps", "generated_tokens"):
             value = getattr(self, name)
             if value is not None and value < 1:
-                raise ValueError(f"budget.{name}: got {value}, expected at least 1")
+                raise ValueError(f"{name}: got {value}, expected at least 1")
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class RetrySection:
     def __post_init__(self) -> None:
         for name in ("bug", "out_of_memory", "preempted", "timeout"):
             if getattr(self, name) < 0:
-                raise ValueError(f"retries.{name}: got {getattr(self, name)}, expected 0 or above")
+                raise ValueError(f"{name}: got {getattr(self, name)}, expected 0 or above")
 
 
 @dataclass(frozen=True)
@@ -54,9 +54,9 @@ class ExecutorSection:
 
     def __post_init__(self) -> None:
         if self.slots is not None and self.slots < 1:
-            raise ValueError(f"executor.slots: got {self.slots}, expected at least 1 or null")
+            raise ValueError(f"slots: got {self.slots}, expected at least 1 or null")
         if self.gpus < 1:
-            raise ValueError(f"executor.gpus: got {self.gpus}, expected at least 1")
+            raise ValueError(f"gpus: got {self.gpus}, expected at least 1")
 
 
 @dataclass(frozen=True)
@@ -74,9 +74,9 @@ class TuningSection:
 
     def __post_init__(self) -> None:
         if self.trials < 1:
-            raise ValueError(f"tuning.trials: got {self.trials}, expected at least 1")
+            raise ValueError(f"trials: got {self.trials}, expected at least 1")
         if not self.space:
-            raise ValueError("tuning.space: empty, expected at least one config key")
+            raise ValueError("space: empty, expected at least one config key")
 
 
 @dataclass(frozen=True)
@@ -156,7 +156,7 @@ def parse_grid(values: Mapping[str, Any], where: str) -> Grid:
     parsed = {f.name: f for f in factors_of(grid, where)}
     for number, cell in enumerate(grid.cells):
         for factor, level in cell.items():
-            spot = f"{where}.cells[{number}]"
+            spot = inside(where, f"cells[{number}]")
             if factor not in parsed:
                 raise ConfigError(f"{spot}: no factor '{factor}'{nearest(factor, parsed)}")
             if level not in parsed[factor].levels:
@@ -166,7 +166,7 @@ def parse_grid(values: Mapping[str, Any], where: str) -> Grid:
 
 def factors_of(grid: Grid, where: str = "grid") -> list[Factor]:
     """The factors with their levels as dotted keys to set."""
-    return [_factor(name, levels, f"{where}.factors.{name}") for name, levels in grid.factors.items()]
+    return [_factor(name, levels, inside(inside(where, "factors"), name)) for name, levels in grid.factors.items()]
 
 
 def _factor(name: str, levels: Any, where: str) -> Factor:
