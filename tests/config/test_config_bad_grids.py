@@ -1,0 +1,69 @@
+"""Malformed grids, each with its one-line error through `r3bench validate`."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from typer.testing import Result
+
+ON_OFF = "factors: {replay: [off, on]}\n"
+GRIDS = [
+    (
+        "unknown_key",
+        f"recipe: quickstart\nseads: [1]\n{ON_OFF}",
+        "bad.yaml: seads: got [1] for an unknown key; did you mean 'seeds'?",
+    ),
+    ("no_recipe", ON_OFF, "bad.yaml: recipe: missing, expected a text"),
+    (
+        "unknown_recipe",
+        f"recipe: quikstart\n{ON_OFF}",
+        "recipe 'quikstart': not found in ./ablations/recipes or among the shipped ones; did you mean 'quickstart'?",
+    ),
+    (
+        "seed_twice",
+        f"recipe: quickstart\nseeds: [0, 0]\n{ON_OFF}",
+        "bad.yaml: seeds: got [0, 0], expected a list of distinct seeds",
+    ),
+    (
+        "unknown_factor",
+        "recipe: quickstart\nfactors: {replays: [off, on]}\n",
+        "bad.yaml: factors.replays: not a component and not a dotted config key, expected levels that set config keys, "
+        "such as {off: {reward.length_bonus: false}}; did you mean 'replay'?",
+    ),
+    (
+        "one_level",
+        "recipe: quickstart\nfactors: {replay: [on]}\n",
+        "bad.yaml: factors.replay: got levels ['on'], expected at least two distinct ones",
+    ),
+    (
+        "impossible_cell",
+        "recipe: quickstart\nfactors: {trainer.num_generations: [8, 7]}\n",
+        "bad, cell num_generations.7: trainer: 64 rows per generation batch can't be cut into groups of "
+        "num_generations=7; nearest that works: 63 rows",
+    ),
+    (
+        "budget",
+        f"recipe: quickstart\nbudget: {{steps: 0}}\n{ON_OFF}",
+        "bad.yaml: budget: steps: got 0, expected at least 1",
+    ),
+    (
+        "executor",
+        f"recipe: quickstart\nexecutor: {{kind: slrm}}\n{ON_OFF}",
+        "bad.yaml: executor.kind: got 'slrm', expected one of local, slurm, ray, inline; did you mean 'slurm'?",
+    ),
+]
+
+
+@pytest.mark.parametrize(("text", "message"), [case[1:] for case in GRIDS], ids=[case[0] for case in GRIDS])
+def test_a_malformed_grid_is_one_line(r3bench: Callable[..., Result], folder: Path, text: str, message: str) -> None:
+    (folder / "bad.yaml").write_text(text)
+    result = r3bench("validate", "bad.yaml")
+    assert (result.stderr, result.exit_code) == (f"r3bench: {message}\n", 2)
+
+
+def test_a_grid_takes_no_overrides(r3bench: Callable[..., Result], folder: Path) -> None:
+    (folder / "mine.yaml").write_text(f"recipe: quickstart\n{ON_OFF}")
+    assert r3bench("validate", "mine.yaml").exit_code == 0
+    assert r3bench("validate", "mine.yaml", "seed=1").stderr == (
+        "r3bench: mine.yaml: a grid takes no key=value; its 'set' section changes the recipe\n"
+    )
