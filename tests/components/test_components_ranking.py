@@ -7,9 +7,9 @@ import pytest
 from component_tools import Memory, group, make, step, stored
 from hypothesis import given
 from hypothesis import strategies as st
-from r3bench.components.ranking import rank_rewards
 from reference_components import dominated, peak_and_global, ramp, serr
 
+from r3bench.components.ranking import rank_rewards
 from r3bench.config.load import parse_recipe
 from r3bench.errors import ConfigError
 

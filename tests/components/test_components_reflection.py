@@ -5,8 +5,8 @@ import pytest
 from component_tools import Memory, group, make, step, stored
 from hypothesis import given
 from hypothesis import strategies as st
-from r3bench.components.reflection import defuse, fill_template, hardness, last_boxed
 
+from r3bench.components.reflection import defuse, fill_template, hardness, last_boxed
 from r3bench.config.load import parse_recipe, resolved
 from r3bench.errors import ConfigError
 

@@ -7,9 +7,9 @@ import pytest
 from component_tools import Memory, group, make, step, stored
 from hypothesis import given
 from hypothesis import strategies as st
-from r3bench.components.replay import mixed_advantages, pick_rows
 from reference_components import mixed
 
+from r3bench.components.replay import mixed_advantages, pick_rows
 from r3bench.config.load import parse_recipe
 from r3bench.errors import ConfigError
 

@@ -8,11 +8,11 @@ import pytest
 from component_tools import Memory, group, make, step
 from hypothesis import given
 from hypothesis import strategies as st
-from r3bench.components._critic import ValueHead, auc
-from r3bench.components.retrospective import cut_points, leaks, paragraph_cuts, promising
 from reference_components import auc as plain_auc
 from reference_components import critic, paragraph_ends, quantile
 
+from r3bench.components._critic import ValueHead, auc
+from r3bench.components.retrospective import cut_points, leaks, paragraph_cuts, promising
 from r3bench.config.load import parse_recipe
 from r3bench.errors import ConfigError
 

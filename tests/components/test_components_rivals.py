@@ -9,10 +9,10 @@ import pytest
 from component_tools import Memory, group, make, step, stored
 from hypothesis import given
 from hypothesis import strategies as st
-from r3bench.components.exgrpo import draw_questions
-from r3bench.components.repo import choose, max_variance
 from reference_components import best_variance, mixed
 
+from r3bench.components.exgrpo import draw_questions
+from r3bench.components.repo import choose, max_variance
 from r3bench.config.load import parse_recipe
 from r3bench.errors import ConfigError
 
