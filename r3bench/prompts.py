@@ -1,4 +1,4 @@
-"""The instruction put around a problem. Training and evaluation use the same text, so that a gain is not a change of prompt."""
+"""The instruction put around a problem. Training and evaluation share it: a gain is never a change of prompt."""
 
 from typing import Literal, get_args
 

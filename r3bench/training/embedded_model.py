@@ -30,14 +30,19 @@ from r3bench.training.embedded_tokenizer import ANSWER, END, build_tokenizer
 class Warmup:
     """The supervised steps before reinforcement learning."""
 
-    steps: int  # optimiser steps; the first half on worked answers only
+    worked: int  # optimiser steps on worked answers only, at the full learning rate
+    mixed: int  # steps after these on mostly direct answers, the learning rate falling to zero
+    direct: float = 0.8  # share of direct answers in the second stage
     batch: int = 16  # answers per step
-    learning_rate: float = 3e-3  # AdamW's peak
-    direct: float = 0.8  # share of direct answers in the second half
+    learning_rate: float = 3e-3  # AdamW's
     seed: int = 0  # of the initial weights and of the questions drawn
 
 
-WARMUPS = {9: Warmup(steps=450), 20: Warmup(steps=900)}  # by cap; a larger cap has more sums to learn
+WARMUPS = {
+    9: Warmup(worked=350, mixed=200),
+    20: Warmup(worked=900, mixed=200, learning_rate=2e-3),
+}  # by cap; a larger cap has more sums to learn
+RISE = 20  # steps over which the learning rate rises from zero
 CONTEXT = 512  # tokens
 STYLES: tuple[prompts.Style, ...] = ("boxed",) * 6 + ("r1", "plain")  # instructions met in the warm-up, by frequency
 ARCHITECTURE: dict[str, Any] = {
@@ -48,11 +53,13 @@ ARCHITECTURE: dict[str, Any] = {
     "num_key_value_heads": 2,
     "max_position_embeddings": CONTEXT,
     "tie_word_embeddings": True,
+    "initializer_range": 0.08,  # at 0.02 the sums take twice the steps
+    "rope_parameters": {"rope_type": "default", "rope_theta": 100.0},  # sequences are about 60 tokens long
 }
 
 
 def fingerprint(cap: int) -> str:
-    """12 hex digits over all that defines the model: code, constants and the major versions of torch and transformers."""
+    """12 hex digits over all that defines the model: code, constants, the major versions of torch and transformers."""
     modules = (prompts, embedded, embedded_tokenizer, sys.modules[__name__])
     parts = {
         "cap": cap,
@@ -82,7 +89,7 @@ def build(folder: Path, cap: int) -> None:
 
 @contextmanager
 def _isolated(seed: int) -> Iterator[None]:
-    """One thread, CPU, float32 and a seeded CPU generator inside; the caller's settings and random state back afterwards."""
+    """One thread, CPU, float32 and a seeded CPU generator inside; the caller's settings and random state afterwards."""
     threads, dtype = torch.get_num_threads(), torch.get_default_dtype()
     with torch.random.fork_rng(devices=[]), torch.device("cpu"), torch.enable_grad():
         try:
@@ -106,10 +113,13 @@ def warm_up(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, cap: in
     rng = random.Random(f"r3bench-warmup-{warmup.seed}-{cap}")
     stream = chains("train", cap)
     optimiser = torch.optim.AdamW(model.parameters(), lr=warmup.learning_rate)
-    schedule = transformers.get_cosine_schedule_with_warmup(optimiser, 20, warmup.steps)
+    total = warmup.worked + warmup.mixed
     model.train()
-    for step in range(warmup.steps):
-        direct = warmup.direct if step >= warmup.steps // 2 else 0.0
+    for step in range(total):
+        direct = warmup.direct if step >= warmup.worked else 0.0
+        rate = warmup.learning_rate * min(1.0, (step + 1) / RISE, (total - step) / warmup.mixed)
+        for group in optimiser.param_groups:
+            group["lr"] = rate
         rows = [_row(chain, rng, direct, tokenizer) for chain in itertools.islice(stream, warmup.batch)]
         width = max(len(ids) for ids, _ in rows)
         padded = torch.full((len(rows), width), tokenizer.pad_token_id)
@@ -121,7 +131,6 @@ def warm_up(model: LlamaForCausalLM, tokenizer: PreTrainedTokenizerFast, cap: in
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimiser.step()
-        schedule.step()
         optimiser.zero_grad()
     model.eval()
 

@@ -1,0 +1,93 @@
+"""The policy named in a recipe: a built-in one, a local folder, or a hub id."""
+
+from pathlib import Path
+from typing import Any
+
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+
+from r3bench.config.sections import ModelSection
+from r3bench.errors import ConfigError, nearest
+from r3bench.training import embedded, embedded_model, smollm
+from r3bench.training.model_cache import cached_folder
+
+BUILT_IN = (*embedded.CAPS, smollm.NAME)
+
+
+def model_folder(name: str, revision: str | None = None) -> str:
+    """A folder or hub id that transformers can load; a built-in model is made on first use and cached.
+
+    Raises:
+        ConfigError: for a missing folder, a missing package, an unknown name, or a revision of something local.
+    """
+    if name in embedded.CAPS:
+        cap = embedded.CAPS[name]
+        folder = f"{name}-{embedded_model.fingerprint(cap)}"
+        path = cached_folder(
+            folder,
+            lambda target: embedded_model.build(target, cap),
+            f"building the model '{name}' (once, under a minute)",
+        )
+    elif name == smollm.NAME:
+        path = smollm.folder()
+    elif Path(name).expanduser().is_dir():
+        path = Path(name).expanduser()
+        if not (path / "config.json").is_file():
+            raise ConfigError(f"model.name: '{name}' has no config.json, expected a folder saved with save_pretrained")
+    else:
+        _check_hub_id(name)
+        return name
+    if revision is not None:
+        raise ConfigError(f"model.revision: got '{revision}', expected null: '{name}' is local and has no revisions")
+    return str(path)
+
+
+def _check_hub_id(name: str) -> None:
+    parts = name.split("/")
+    local = name.startswith((".", "/", "~")) or len(parts) > 2
+    if local:
+        raise ConfigError(f"model.name: '{name}': no such folder")
+    if len(parts) == 1:
+        raise ConfigError(
+            f"model.name: '{name}' is neither built in nor a folder nor a hub id 'org/name'{nearest(name, BUILT_IN)}"
+        )
+    if not all(parts):
+        raise ConfigError(f"model.name: got '{name}', expected a hub id 'org/name'")
+
+
+def load_model(section: ModelSection) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """Model and tokenizer of `section`, on the CPU, without adapters (`section.lora` is the trainer's part).
+
+    The tokenizer pads on the left and has a padding token. Code from the hub is never run.
+
+    Raises:
+        ConfigError: as `model_folder`, and when the hub can't be reached or holds no such model.
+    """
+    source = model_folder(section.name, section.revision)
+    options: dict[str, Any] = {"revision": section.revision} if section.revision else {}
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=False, padding_side="left", **options)
+        model = AutoModelForCausalLM.from_pretrained(source, trust_remote_code=False, dtype=section.dtype, **options)
+    except (OSError, ValueError, KeyError) as error:
+        raise ConfigError(f"model.name: '{section.name}' can't be loaded: {_reason(error)}") from error
+    if tokenizer.pad_token_id is None:
+        if tokenizer.eos_token_id is None:
+            raise ConfigError(f"model.name: '{section.name}': its tokenizer has neither a padding nor an end token")
+        tokenizer.pad_token = tokenizer.eos_token
+    if tokenizer.chat_template is None:
+        raise ConfigError(f"model.name: '{section.name}': its tokenizer has no chat template, expected a chat model")
+    return model, tokenizer
+
+
+def _reason(error: BaseException) -> str:
+    """The first sentence of a transformers error, or what being offline means."""
+    from huggingface_hub.errors import LocalEntryNotFoundError, OfflineModeIsEnabled
+
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, (LocalEntryNotFoundError, OfflineModeIsEnabled)):
+            return (
+                "the hub can't be reached (or HF_HUB_OFFLINE is set) and the model is not in the local hub cache; "
+                "give a local folder, or one of " + ", ".join(BUILT_IN)
+            )
+        cause = cause.__cause__ or cause.__context__
+    return str(error).strip().split("\n")[0] or type(error).__name__
