@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from filelock import FileLock, Timeout
+from filelock import AcquireReturnProxy, FileLock, Timeout
 
 from r3bench.errors import StateError
 from r3bench.files import sync_directory
@@ -46,19 +46,19 @@ def cached_folder(name: str, build: Callable[[Path], None], doing: str) -> Path:
                 _build(root, target, build, doing)
     except OSError as error:
         raise StateError(
-            f"{root}: the cache folder can't be written ({error.strerror or error}); set R3BENCH_CACHE to a folder that can"
+            f"{target}: can't be made in the cache ({error.strerror or error}); set R3BENCH_CACHE to a folder with space "
+            "that can be written"
         ) from error
     return target
 
 
-def _locked(path: Path, doing: str) -> FileLock:
+def _locked(path: Path, doing: str) -> AcquireReturnProxy:
     lock = FileLock(path)
     try:
-        lock.acquire(timeout=0)
+        return lock.acquire(timeout=0)
     except Timeout:
         print(f"r3bench: waiting for another process that is {doing}", file=sys.stderr, flush=True)
-        lock.acquire()
-    return lock
+        return lock.acquire()
 
 
 def _build(root: Path, target: Path, build: Callable[[Path], None], doing: str) -> None:

@@ -61,7 +61,7 @@ def convert(source: Path, target: Path) -> None:
     if not digest.startswith(SHA256):
         raise ConfigError(f"{source}: sha256 is {digest}, expected {SHA256}...; reinstall it with: {INSTALL}")
     gguf: dict[str, Any] = {"gguf_file": source.name}
-    loaded = AutoModelForCausalLM.from_pretrained(source.parent, dtype=torch.float32, **gguf)
+    loaded: Any = AutoModelForCausalLM.from_pretrained(source.parent, dtype=torch.float32, **gguf)
     config = type(loaded.config).from_dict(
         {key: value for key, value in loaded.config.to_dict().items() if key != "quantization_config"}
     )
