@@ -62,6 +62,7 @@ class _Running:
     cell: Cell
     change: float = 0.0  # latest file time seen in the run directory
     seen: float = field(default_factory=time.monotonic)  # when `change` was first seen; no wall clock is compared
+    failures: int = 0  # noted in the run directory at submission
     stopped: str | None = None  # why we ended it: 'timeout' or 'drain'
 
 
@@ -150,7 +151,8 @@ class Dispatcher:
             work = job(cell.recipe, paths.root, cell.factors, counts(paths.root)["out_of_memory"])
             for watcher in self.watchers:
                 watcher.started(cell)
-            self.running[self.executor.submit(self.run, work)] = _Running(cell, newest_change(paths))
+            before = _Running(cell, newest_change(paths), failures=len(failures(paths.root)))
+            self.running[self.executor.submit(self.run, work)] = before
 
     def _stop_filling(self, reason: str) -> None:
         if self.report.reason is None:
@@ -194,8 +196,7 @@ class Dispatcher:
             return
         if run.stopped == "timeout":
             failure = Failure("timeout", f"no progress for {self.study.grid.hang_after:g} s", failure.detail)
-        logged = failures(root)
-        if run.stopped == "timeout" or not logged or logged[-1].message != failure.message:
+        if run.stopped == "timeout" or len(failures(root)) == run.failures:
             note_failure(root, failure)  # the worker had no chance to
         allowed = getattr(self.study.grid.retries, failure.kind, 0)
         seen = counts(root)[failure.kind]
