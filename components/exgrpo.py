@@ -113,7 +113,7 @@ class Exgrpo(Component):
     def _mixture(self, group: Group, step: Step) -> Mixture | None:
         if group.provenance != "fresh" or group.question not in self._planned:
             return None
-        rng = self.facts.rng(step.step, self.name, group.index)
+        rng = self.facts.rng(step.step, self.name, group.question)
         solved = [row for row in step.history.summaries(group.question) if row.correct and row.provenance == "fresh"]
         historic = pick_rows(solved, 1, "lowest_entropy", rng)
         if not historic:

@@ -207,7 +207,7 @@ class Ranking(Component):
     def _rewards(self, group: Group, places: list[int], entropies: Mapping[int, np.ndarray]) -> np.ndarray:
         config = self.config
         step = self._step.step if self._step is not None else 0
-        rng = self.facts.rng(step, self.name, group.index)
+        rng = self.facts.rng(step, self.name, f"{group.provenance}-{group.question}")
         ties = config.ties
         if config.order == "random":
             scores = np.array(rng.sample(range(len(places)), len(places)))

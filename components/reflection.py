@@ -20,7 +20,6 @@ that mismatch, so it is off by default.
 """
 
 import hashlib
-import random
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -188,7 +187,7 @@ class Reflection(Component):
         return [group for _, group in sorted(found, key=lambda pair: pair[0])]
 
     def _exemplars(self, group: Group, step: Step) -> list[Summary]:
-        rng = self.facts.rng(step.step, self.name, group.index)
+        rng = self.facts.rng(step.step, self.name, group.question)
         others = sorted({other.question for other in step.groups} - {group.question})
         if self.config.source == "other":
             rng.shuffle(others)
@@ -247,7 +246,7 @@ class Reflection(Component):
         solved = [row for row in stored if row.provenance == "reflection" and row.correct]
         if not solved:
             return None
-        rng: random.Random = self.facts.rng(step.step, self.name, f"reattach-{group.index}")
+        rng = self.facts.rng(step.step, self.name, f"reattach-{group.question}")
         chosen, place = rng.choice(solved), rng.randrange(len(group.correct))
         rewards = np.array(group.rewards, float)
         rewards[place] = chosen.task_reward

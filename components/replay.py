@@ -119,7 +119,7 @@ class Replay(Component):
 
     def _mixture(self, group: Group, step: Step) -> Mixture | None:
         config = self.config
-        rng = self.facts.rng(step.step, self.name, group.index)
+        rng = self.facts.rng(step.step, self.name, group.question)
         found = admissible(
             step.history.summaries(group.question),
             correct=not group.correct.all(),

@@ -106,7 +106,8 @@ class Repo(Component):
         stored = [row for row in step.history.summaries(group.question) if row.provenance == "fresh"][-config.window :]
         if len(stored) < config.min_stored:
             return None
-        historic = choose(stored, config.rows, config.pick, self.facts.rng(step.step, self.name, group.index))
+        rng = self.facts.rng(step.step, self.name, group.question)
+        historic = choose(stored, config.rows, config.pick, rng)
         std, eps = trainer_scale(self.facts, step.groups)
         rewards = [row.task_reward for row in historic]
         own, other = mixed_advantages(group.rewards, rewards, normalisation=config.normalisation, std=std, eps=eps)

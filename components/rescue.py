@@ -50,7 +50,7 @@ class Rescue(Component):
         if group.provenance != "fresh" or group.correct.any():
             return None
         self.count("groups_all_wrong")
-        rng = self.facts.rng(step.step, self.name, group.index)
+        rng = self.facts.rng(step.step, self.name, group.question)
         stored = [
             row
             for row in step.history.summaries(group.question)

@@ -230,7 +230,7 @@ class Retrospective(Component):
     def _cut_rows(self, groups: Sequence[Group]) -> list[tuple[Group, int, list[int]]]:
         """(group, place, prefix lengths) of the answers to bare questions that can be cut."""
         rows = []
-        for group in groups:
+        for group in sorted(groups, key=lambda group: group.question):  # an order that no rank layout changes
             for place in range(len(group.correct)) if group.provenance == "fresh" else ():
                 cuts = self._cuts(group, place)
                 if cuts:
@@ -287,8 +287,7 @@ class Retrospective(Component):
         config = self.config
         best, base = [], []
         for group, place, cuts in rows:
-            row = group.rows[place]
-            rng = self.facts.rng(step.step, self.name, row)
+            rng = self.facts.rng(step.step, self.name, f"{group.question}-{place}")
             features = group.hidden.get(place)
             values = np.array([rng.random() for _ in cuts]) if features is None else self.critic.value(features)
             at = int(np.argmax(values))
@@ -378,7 +377,7 @@ class Retrospective(Component):
 
     def _trim(self) -> None:
         self.states = {question: stored for question, stored in self.states.items() if stored}
-        everything = [state for stored in self.states.values() for state in stored]
+        everything = [state for question in sorted(self.states) for state in self.states[question]]
         for state in sorted(everything, key=lambda s: s.step)[: max(0, len(everything) - self.config.max_states)]:
             self.states[state.question].remove(state)
         self.states = {question: stored for question, stored in self.states.items() if stored}
