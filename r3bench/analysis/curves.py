@@ -94,15 +94,15 @@ def smooth(values: np.ndarray, share: float = 0.1) -> np.ndarray:
 
 def cell_curves(results: Results) -> dict[str, list[RunCurve]]:
     """Cell label -> curves of its finished runs; needs results loaded with `metrics=True`."""
-    found: dict[str, list[RunCurve]] = {}
+    found: dict[str, list[RunCurve]] = {results.label(cell): [] for cell in results.cells}
     for run, index in zip(results.runs, results.cell_of, strict=True):
         if run.base or run.record is None or run.outcome != "finished":
             continue
         train = run.record.train
         curve = run_curve(results.metrics.get(run.run, ()), train.generated_tokens, train.train_seconds)
         if curve is not None:
-            found.setdefault(results.label(results.cells[index]), []).append(curve)
-    return found
+            found[results.label(results.cells[index])].append(curve)
+    return {label: runs for label, runs in found.items() if runs}
 
 
 def band(label: str, curves: Sequence[RunCurve], axis: Axis, confidence: float = 0.95) -> Band:

@@ -158,16 +158,20 @@ def _count(folder: Path) -> dict[str, Any]:
         missing = set(COLUMNS) - set(tables[-1].column_names)
         if missing:
             raise StateError(f"{path}: no column '{sorted(missing)[0]}'; found {', '.join(tables[-1].column_names)}")
+        for column in COLUMNS:
+            if tables[-1][column].null_count:
+                raise StateError(f"{path}: {column}: empty in {tables[-1][column].null_count} rows; evaluate again")
     if not tables:
         return {"question": []}
     table = pa.concat_tables(tables)
+    # dlpack, because pyarrow's to_numpy and fill_null import pandas, which takes as long as everything else here
     codes = table["question"].combine_chunks().dictionary_encode()
-    size, index = len(codes.dictionary), codes.indices.to_numpy()
+    size, index = len(codes.dictionary), np.from_dlpack(codes.indices)
     samples = np.bincount(index, minlength=size)
 
     def total(column: str) -> np.ndarray:
-        values = pc.fill_null(pc.cast(table[column], pa.float64()), 0.0).to_numpy()
-        return np.bincount(index, weights=values, minlength=size)
+        values = pc.cast(table[column], pa.float64()).combine_chunks()
+        return np.bincount(index, weights=np.from_dlpack(values), minlength=size)
 
     return {
         "question": codes.dictionary.to_pylist(),

@@ -1,0 +1,192 @@
+"""The report: valid, self-contained, accessible, safe, and usable in a browser."""
+
+import re
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from browser import chromium, opened
+from synthetic import Spec, make_study
+
+from r3bench.analysis import analyze, load_study, write_report
+from r3bench.analysis.curves import band, cell_curves, matched, run_curve, smooth
+from r3bench.analysis.effects import effects
+from r3bench.analysis.report import visible
+
+HOSTILE = (
+    "<script>document.title='owned'</script><img src=x onerror=\"document.title='owned'\">{{ 7*7 }} \\input{/etc/pw}"
+    " \u202egnisrever\u202c </pre></details><h1>out</h1>"
+)
+
+
+@pytest.fixture(scope="module")
+def hostile_study(tmp_path_factory):
+    spec = Spec(
+        factors={f: ["off", "on"] for f in ("replay", "ranking", "reflection")}, metrics=True, diverged=[(1, 0)],
+        benchmarks={"embedded": 30, "amc": 20}, response=HOSTILE + "x" * 1_000_000, samples=2, seeds=(0, 1),
+        analysis={"question": "<b>Does it help?</b>"},
+    )  # fmt: skip
+    return make_study(tmp_path_factory.mktemp("runs") / "demo", spec)
+
+
+@pytest.fixture(scope="module")
+def report(hostile_study, tmp_path_factory):
+    return write_report(hostile_study, tmp_path_factory.mktemp("report"))
+
+
+@pytest.fixture(scope="module")
+def text(report):
+    return report.read_text(encoding="utf-8")
+
+
+def test_it_is_valid_html_with_unique_ids(text):
+    html5lib = pytest.importorskip("html5lib")
+    parser = html5lib.HTMLParser(strict=True, namespaceHTMLElements=False)
+    tree = parser.parse(text)
+    ids = [e.get("id") for e in tree.iter() if e.get("id")]
+    assert len(ids) == len(set(ids)) > 10
+    anchors = [e.get("href") for e in tree.iter("a")]
+    assert anchors and all(a.startswith("#") and a[1:] in ids for a in anchors)
+    figures = list(tree.iter("figure"))
+    assert len(figures) == 7
+    assert all(f.get("role") == "img" and len(f.get("aria-label")) > 40 for f in figures)
+    assert all(t.find("caption") is not None for t in tree.iter("table"))
+
+
+def test_it_needs_nothing_but_itself(text):
+    assert not re.search(r"<script|<link|<iframe|@import|@font-face|<[a-z][^<>]*\son\w+=", text)
+    loads = re.findall(r'(?:src|href)="([^"]*)"', text)
+    assert all(u.startswith(("#", "data:image/png;base64,")) for u in loads)
+    assert "default-src 'none'" in text
+
+
+def test_hostile_answers_are_text_and_cut(text):
+    assert "&lt;script&gt;document.title" in text and "{{ 7*7 }}" in text
+    assert "\u202e" not in text and len(text) < 1_500_000
+    assert "more characters]" in text
+    assert "&lt;b&gt;Does it help?&lt;/b&gt;" in text
+    assert visible("a\u202eb\x1bc\nd\te") == "abc\nd\te"
+
+
+def test_it_answers_with_the_numbers_of_the_analysis(hostile_study, text):
+    found, _ = effects(load_study(hostile_study))
+    main = next(e for e in found if e.kind == "main" and e.term == "replay")
+    assert f"{100 * main.estimate:+.1f} points" in text
+    assert "1 of 16 runs diverged or failed" in text and "loss is nan at step 3" in text
+    assert "ranking NEVER" in text and "smallest effect detected" in text
+
+
+def test_figures_are_saved_as_pdf_and_png(report):
+    names = sorted(p.name for p in (report.parent / "figures").iterdir())
+    stems = {"curves-seconds", "curves-tokens", "effects", "half-normal", "interactions", "length", "questions"}
+    assert names == sorted(f"{s}.{x}" for s in stems for x in ("pdf", "png"))
+    assert (report.parent / "figures" / "effects.pdf").read_bytes().startswith(b"%PDF")
+    assert (report.parent / "figures" / "effects.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_same_study_gives_the_same_bytes(hostile_study, report, tmp_path):
+    again = write_report(hostile_study, tmp_path / "again.html", figures=False)
+    assert again.read_bytes() == report.read_bytes()
+    assert list(tmp_path.iterdir()) == [again]
+
+
+def test_it_opens_and_can_be_clicked_through_in_chromium(report, tmp_path):
+    if chromium() is None:
+        pytest.skip("no chromium")
+    with opened(report, tmp_path / "profile") as page:
+        assert page.evaluate("document.title") == "demo"
+        sections = page.evaluate("[...document.querySelectorAll('nav a')].map(a => a.getAttribute('href'))")
+        assert len(sections) == 9
+        for section in sections:
+            page.click(f"nav a[href='{section}']")
+            assert page.evaluate("location.hash") == section
+            top = page.evaluate(f"document.querySelector('{section}').getBoundingClientRect().top")
+            assert -50 < top < page.evaluate("innerHeight")
+        assert page.evaluate("document.querySelectorAll('#answers details').length") == 8
+        assert not page.evaluate("document.querySelector('#answers details').open")
+        page.click("#answers details summary")
+        assert page.evaluate("document.querySelector('#answers details').open")
+        assert "<script>" in page.evaluate("document.querySelector('#answers pre').textContent")
+        page.click("#provenance details summary")
+        assert page.evaluate("document.querySelectorAll('#provenance tbody tr').length") == 17
+        for width in (1200, 390):  # a phone: no sideways scrolling of the page, figures fit
+            page.call(
+                "Emulation.setDeviceMetricsOverride", width=width, height=800, deviceScaleFactor=1, mobile=width < 500
+            )
+            assert page.evaluate("document.documentElement.scrollWidth") <= width
+            assert (
+                page.evaluate("Math.max(...[...document.querySelectorAll('figure svg')].map(s => s.clientWidth))")
+                <= width
+            )
+        colours = []
+        for scheme in ("light", "dark"):
+            page.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
+            colours.append(page.evaluate("getComputedStyle(document.body).backgroundColor"))
+            drawn = page.evaluate("getComputedStyle(document.querySelector('figure svg text')).fill")
+            assert drawn == page.evaluate("getComputedStyle(document.body).color")
+        assert colours[0] != colours[1]
+        assert page.evaluate("document.title") == "demo"  # no script ran
+        requested = [
+            e["params"]["request"]["url"] for e in page.events if e.get("method") == "Network.requestWillBeSent"
+        ]
+        assert all(u.startswith(("file://", "data:")) for u in requested)
+        problems = [e for e in page.events if e.get("method") in ("Log.entryAdded", "Runtime.exceptionThrown")]
+        assert not problems, problems
+        assert len(page.call("Page.printToPDF")["data"]) > 10_000
+
+
+def test_one_seed_and_one_cell_and_a_plain_table_also_get_a_report(tmp_path):
+    one = make_study(tmp_path / "one", Spec(factors={"replay": ["off", "on"]}, seeds=(0,), base_model=False))
+    page = write_report(one, tmp_path / "one.html", figures=False).read_text()
+    assert "can&#39;t be estimated" in page and "No training logs" in page
+    table = tmp_path / "t.csv"
+    rows = [f"r{i},{i},{['off', 'on'][i % 2]},b,q{j},4,{(i * j) % 5}" for i in range(4) for j in range(6)]
+    table.write_text("run,seed,trick,benchmark,question,samples,correct\n" + "\n".join(rows) + "\n")
+    page = write_report(table, tmp_path / "t.html", figures=False).read_text()
+    assert "No answers are stored" in page and "trick" in page
+    assert len(analyze(table)["cells"]) == 2
+    bare = make_study(tmp_path / "bare", Spec(factors={"replay": ["off"]}, seeds=(0,), base_model=False))
+    assert "No effect can be estimated" in write_report(bare, tmp_path / "b.html", figures=False).read_text()
+
+
+def test_nothing_of_the_trainer_is_imported(hostile_study, tmp_path):
+    code = (
+        "import sys; from pathlib import Path; from r3bench.analysis import write_report;"
+        f"write_report(Path({str(hostile_study)!r}), Path({str(tmp_path)!r}), figures=False);"
+        "print([m for m in ('torch', 'trl', 'transformers') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_curves_are_matched_on_generated_tokens(study):
+    curves = cell_curves(load_study(study, metrics=True))
+    assert list(curves) == ["all off", "ranking", "replay", "replay + ranking"]
+    assert [len(v) for v in curves.values()] == [3] * 4
+    found, budget = matched(curves, "tokens", "all off")
+    assert budget == 60 * 1700
+    for cell in found:
+        grid = np.linspace(0, budget, 60)
+        areas = [np.interp(grid, c.tokens, c.accuracy).mean() for c in curves[cell.label]]
+        assert cell.area == pytest.approx(np.mean(areas))
+        half = 4.302652729749464 * np.std(areas, ddof=1) / 3**0.5
+        assert cell.area_high - cell.area == pytest.approx(half)
+    replay = next(m for m in found if m.label == "replay")
+    level = band("", curves["all off"], "tokens").mean.max()
+    first = [c.tokens[np.argmax(c.accuracy >= level)] for c in curves["replay"]]
+    assert replay.reached == 3 and abs(replay.to_peak - np.mean(first)) <= 1700
+    assert replay.to_peak_low < replay.to_peak < replay.to_peak_high
+
+
+def test_logs_as_trl_writes_them_are_scaled_to_generated_tokens():
+    log = [
+        {"step": i, "elapsed": 2.0 * i, "num_tokens": 100.0 * i, "rewards/correctness/mean": i / 10}
+        for i in range(1, 11)
+    ]
+    log.insert(3, {"step": 3, "elapsed": 6.0, "loss": 0.0})  # a line without an accuracy
+    curve = run_curve(log, generated=500, seconds=99.0)
+    assert curve.tokens[-1] == 500 and curve.tokens[0] == 50 and curve.seconds[-1] == 20
+    assert curve.measure == "rewards/correctness/mean"
+    np.testing.assert_allclose(smooth(np.array([1.0, 2, 3, 4]), 0.5), [1, 1.5, 2.5, 3.5])
+    assert run_curve([{"step": 1, "loss": 1.0}], 10, 1.0) is None
