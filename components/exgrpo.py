@@ -25,8 +25,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
-from r3bench.components._mixing import mixed_advantages, pick_rows, trainer_scale
 
+from r3bench.components._mixing import mixed_advantages, pick_rows, trainer_scale
 from r3bench.training.component import Component, Facts, Group, Mixture, PlannedGroup, Step, Weight
 
 

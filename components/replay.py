@@ -24,8 +24,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import numpy as np
-from r3bench.components._mixing import Pick, admissible, mixed_advantages, pick_rows, trainer_scale
 
+from r3bench.components._mixing import Pick, admissible, mixed_advantages, pick_rows, trainer_scale
 from r3bench.errors import ConfigError
 from r3bench.training.component import Component, Group, Mixture, Step, Weight
 

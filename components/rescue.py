@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
-from r3bench.components._mixing import mixed_advantages, trainer_scale
 
+from r3bench.components._mixing import mixed_advantages, trainer_scale
 from r3bench.training.component import Component, Group, Mixture, Step, Weight
 
 

@@ -31,8 +31,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import numpy as np
-from r3bench.components._critic import ValueHead
 
+from r3bench.components._critic import ValueHead
 from r3bench.errors import ConfigError
 from r3bench.training.component import Component, Facts, Group, PlannedGroup, Step
 
