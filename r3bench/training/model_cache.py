@@ -46,8 +46,8 @@ def cached_folder(name: str, build: Callable[[Path], None], doing: str) -> Path:
                 _build(root, target, build, doing)
     except OSError as error:
         raise StateError(
-            f"{target}: can't be made in the cache ({error.strerror or error}); set R3BENCH_CACHE to a folder with space "
-            "that can be written"
+            f"{target}: can't be made in the cache ({error.strerror or error}); "
+            "set R3BENCH_CACHE to a writable folder with space"
         ) from error
     return target
 

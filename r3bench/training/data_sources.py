@@ -1,0 +1,197 @@
+"""Where the rows of a data set come from: a file, `$R3BENCH_DATA`, the hub, or the generator."""
+
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from r3bench.config.sections import DataSection
+from r3bench.errors import DataError, nearest
+from r3bench.training import embedded
+
+Row = tuple[str, dict[str, Any]]  # where it stands ('file:line 3', 'org/name row 3') and its columns
+MATH_SUBJECTS = (
+    "algebra", "counting_and_probability", "geometry", "intermediate_algebra", "number_theory", "prealgebra",
+    "precalculus",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class KnownSet:
+    """A training set that a recipe can name. Its local copy has columns problem, answer and id."""
+
+    file: str  # file name in $R3BENCH_DATA
+    hub: str | None = None  # hub id; None: no hub copy that is fit for training
+    revision: str | None = None  # hub commit
+    configs: tuple[str | None, ...] = (None,)  # hub configurations, one after the other
+    problem: str = "problem"  # the hub copy's column with the question
+    answer: str = "answer"  # the hub copy's column with the answer, or the solution that ends in it
+    unanswered: int = 0  # rows without an answer known to be in the hub copy; they are left out
+
+
+KNOWN = {
+    "deepscaler": KnownSet(
+        "deepscaler.jsonl",
+        "agentica-org/DeepScaleR-Preview-Dataset",
+        "b6ae8c60f5c1f2b594e2140b91c49c9ad0949e29",
+        unanswered=6,
+    ),
+    "math": KnownSet(
+        "math_train.jsonl",
+        "EleutherAI/hendrycks_math",
+        "21a5633873b6a120296cce3e2df9d5550074f4a3",
+        configs=MATH_SUBJECTS,
+        answer="solution",
+    ),
+    "gsm8k": KnownSet(
+        "gsm8k_train.jsonl",
+        "openai/gsm8k",
+        "740312add88f781978c0658806c59bc2815b9866",
+        configs=("main",),
+        problem="question",
+    ),
+    "dapo": KnownSet(
+        "dapo.jsonl",
+        "open-r1/DAPO-Math-17k-Processed",
+        "31dd309567e3da778038cc87d868b6097a3ccf68",
+        configs=("all",),
+        problem="prompt",
+        answer="solution",
+    ),
+    "aime": KnownSet("aime_train.jsonl"),  # the hub's AIME 1983-2024 holds evaluation problems
+}
+EVALUATION = (
+    "aime24", "aime25", "aime26", "amc", "amc23", "amc_2022_2023", "math500", "minerva", "olympiadbench", "gsm8k_test",
+)  # fmt: skip
+OFFLINE = "the hub can't be reached (or HF_HUB_OFFLINE is set)"
+
+
+def rows(section: DataSection) -> tuple[Iterator[Row], DataSection, KnownSet | None]:
+    """The rows of `section`, the section with its column names resolved, and the known set it names, if it names one.
+
+    Raises:
+        DataError: for a name, file, hub id, split or revision that can't be used.
+    """
+    name = section.name
+    if name in embedded.CAPS:
+        return _embedded(section), _columns(section, "problem", "answer"), None
+    if name in EVALUATION:
+        raise DataError(
+            f"data.name: '{name}' is an evaluation set, training on it would void its results; name it in eval.tasks"
+        )
+    if name in KNOWN:
+        return _known(section, KNOWN[name])
+    if name.endswith((".jsonl", ".parquet")) or name.startswith((".", "/", "~")) or Path(name).is_file():
+        _refuse(section, "a file", split="train")
+        return local(Path(name).expanduser()), section, None
+    hub, _, config = name.partition(":")
+    if hub.count("/") != 1 or not all(hub.split("/")):
+        raise DataError(
+            f"data.name: got '{name}', expected a known set, a .jsonl or .parquet file, or a hub id 'org/name'"
+            f"{nearest(name, [*embedded.CAPS, *KNOWN])}"
+        )
+    return _hub(hub, (config or None,), section.split, section.revision), section, None
+
+
+def _columns(section: DataSection, problem: str, answer: str) -> DataSection:
+    """`section` with a known set's columns in place of the defaults; columns named in the recipe stay."""
+    defaults = DataSection()
+    return replace(
+        section,
+        problem=problem if section.problem == defaults.problem else section.problem,
+        answer=answer if section.answer == defaults.answer else section.answer,
+    )
+
+
+def _refuse(section: DataSection, what: str, split: str) -> None:
+    if section.revision is not None:
+        raise DataError(f"data.revision: got '{section.revision}', expected null: {what} has no revisions")
+    if section.split != split:
+        raise DataError(f"data.split: got '{section.split}', expected '{split}' for {what}")
+
+
+def _embedded(section: DataSection) -> Iterator[Row]:
+    if section.revision is not None or section.split not in ("train", "validation"):
+        key, value = ("split", section.split) if section.revision is None else ("revision", section.revision)
+        expected = "'train' or 'validation' (the test split is for evaluation)" if key == "split" else "null"
+        raise DataError(f"data.{key}: got '{value}', expected {expected} for '{section.name}'")
+    split: embedded.Split = "train" if section.split == "train" else "validation"
+    drawn = embedded.questions(split, embedded.CAPS[section.name], section.limit)
+    return ((f"{section.name} row {number}", dict(row)) for number, row in enumerate(drawn, 1))
+
+
+def _known(section: DataSection, known: KnownSet) -> tuple[Iterator[Row], DataSection, KnownSet]:
+    if section.split != "train":
+        raise DataError(f"data.split: got '{section.split}', expected 'train': '{section.name}' is a training set")
+    folder = os.environ.get("R3BENCH_DATA")
+    if folder and (path := Path(folder).expanduser() / known.file).is_file() and section.revision is None:
+        return local(path), section, known
+    searched = f"$R3BENCH_DATA has no {known.file}" if folder else f"set R3BENCH_DATA to a folder with {known.file}"
+    if known.hub is None:
+        raise DataError(f"data.name: '{section.name}' has no hub copy fit for training; {searched}")
+    try:
+        found = _hub(known.hub, known.configs, "train", section.revision or known.revision)
+    except DataError as error:
+        raise DataError(f"{error}; or {searched}" if not folder else f"{error}; {searched}") from error
+    return found, _columns(section, known.problem, known.answer), known
+
+
+def local(path: Path) -> Iterator[Row]:
+    """Rows of a .jsonl or .parquet file; a line that isn't a JSON object is a `DataError` that names it."""
+    if not path.is_file():
+        siblings = [p.name for p in path.parent.iterdir() if p.is_file()] if path.parent.is_dir() else []
+        raise DataError(f"{path}: no such file{nearest(path.name, siblings) if siblings else ''}")
+    if path.suffix == ".parquet":
+        return _parquet(path)
+    if path.suffix == ".jsonl":
+        return _jsonl(path)
+    raise DataError(f"{path}: expected a name that ends in .jsonl or .parquet")
+
+
+def _jsonl(path: Path) -> Iterator[Row]:
+    with open(path, "rb") as file:  # bytes: only \n ends a line, not the other separators that text mode knows
+        for number, line in enumerate(file, 1):
+            where = f"{path}:{number}"
+            if number == 1:
+                line = line.removeprefix(b"\xef\xbb\xbf")
+            if not line.strip():
+                continue
+            try:
+                row = json.loads(line)
+            except UnicodeDecodeError as error:
+                raise DataError(f"{where}: not UTF-8 text ({error.reason} at byte {error.start})") from error
+            except (ValueError, RecursionError) as error:
+                raise DataError(f"{where}: not valid JSON ({str(error) or 'nested too deeply'})") from error
+            if not isinstance(row, dict):
+                raise DataError(f"{where}: got {type(row).__name__}, expected an object with columns")
+            yield where, row
+
+
+def _parquet(path: Path) -> Iterator[Row]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        file = pq.ParquetFile(path)
+        number = 0
+        for batch in file.iter_batches():
+            for row in batch.to_pylist():
+                number += 1
+                yield f"{path} row {number}", row
+    except (pa.ArrowException, OSError) as error:
+        raise DataError(f"{path}: not readable as parquet ({str(error).splitlines()[0]})") from error
+
+
+def _hub(hub: str, configs: tuple[str | None, ...], split: str, revision: str | None) -> Iterator[Row]:
+    from datasets import concatenate_datasets, load_dataset
+    from datasets.exceptions import DatasetsError
+
+    try:
+        loaded = concatenate_datasets([load_dataset(hub, c, split=split, revision=revision) for c in configs])
+    except (OSError, ValueError, DatasetsError) as error:
+        reason = str(error).strip().split("\n")[0]
+        offline = isinstance(error, ConnectionError) or "offline" in reason.lower() or "reach" in reason.lower()
+        raise DataError(f"data.name: '{hub}' can't be loaded: {OFFLINE if offline else reason}") from error
+    return ((f"{hub} row {number}", row) for number, row in enumerate(loaded, 1))
