@@ -8,6 +8,7 @@ from typing import Any
 from r3bench import catalog
 from r3bench.config.load import apply_overrides, parse_recipe, read_yaml, run_id
 from r3bench.config.sections import Recipe
+from r3bench.config.trainer_fields import trainer_value
 from r3bench.errors import ConfigError
 from r3bench.sweep.design import combinations_of
 from r3bench.sweep.grid import Factor, Grid, factors_of
@@ -38,7 +39,12 @@ class Duplicate:
 
 
 def cell_name(factors: Mapping[str, str], grid_factors: Sequence[Factor]) -> str:
-    """The levels that differ from the base: `replay+ranking`, `replay.random`; `base` when none does."""
+    """The levels that differ from the base: `replay+ranking`, `replay.random`; `base` when none does.
+
+    With a single factor that sets several keys (`method`), its level alone.
+    """
+    if len(grid_factors) == 1 and grid_factors[0].bundle:
+        return factors[grid_factors[0].name]
     parts = []
     for factor in grid_factors:
         level = factors[factor.name]
@@ -60,7 +66,7 @@ def enumerate_cells(grid: Grid) -> tuple[list[Cell], list[Duplicate]]:
     if grid.eval:
         base["eval"] = {**(base.get("eval") or {}), **grid.eval}
     if grid.budget is not None:
-        _assign(base, _budget_keys(grid))
+        _assign(base, _budget_keys(grid, base))
     factors = factors_of(grid, grid.name)
     levels = {f.name: list(f.levels) for f in factors}
     combinations = combinations_of(grid.design, levels, grid.cells)
@@ -90,11 +96,21 @@ def enumerate_cells(grid: Grid) -> tuple[list[Cell], list[Duplicate]]:
     return cells, duplicates
 
 
-def _budget_keys(grid: Grid) -> dict[str, Any]:
+def _budget_keys(grid: Grid, base: Mapping[str, Any]) -> dict[str, Any]:
+    """Config keys for the grid's budget. A token budget lifts the step limit to where it can't bind."""
     assert grid.budget is not None
     if grid.budget.steps is not None:
         return {"trainer.max_steps": grid.budget.steps}
-    return {"budget.generated_tokens": grid.budget.generated_tokens}
+    trainer = base.get("trainer") or {}
+    schedule = trainer_value(trainer, "lr_scheduler_type")
+    if schedule not in ("constant", "constant_with_warmup"):
+        raise ConfigError(
+            f"{grid.name}: budget.generated_tokens: needs a learning rate that doesn't depend on the number of steps; "
+            f"trainer.lr_scheduler_type is '{schedule}', expected constant or constant_with_warmup"
+        )
+    tokens = int(grid.budget.generated_tokens or 0)
+    rows = int(trainer_value(trainer, "per_device_train_batch_size"))
+    return {"budget.generated_tokens": tokens, "trainer.max_steps": max(1, tokens // rows)}
 
 
 def _cell_recipe(base: dict[str, Any], keys: Mapping[str, Any], seed: int, where: str) -> tuple[Recipe, list[str]]:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from r3bench import catalog
+from r3bench.analysis.declared import declared_from
 from r3bench.config.load import read_yaml
 from r3bench.config.strict import build, inside
 from r3bench.errors import ConfigError, nearest
@@ -98,6 +99,7 @@ class Grid:
     executor: ExecutorSection = field(default_factory=ExecutorSection)  # where cells run
     hang_after: float = 1800.0  # seconds without a step, an evaluated shard or a checkpoint before a cell is killed
     disk_floor_gb: float = 2.0  # free space below which no cell is started and no checkpoint written
+    analysis: dict[str, Any] = field(default_factory=dict)  # what the analysis fixes in advance, see `Declared`
     keep: Literal["all", "model", "none"] = "model"  # after a verified evaluation: all; no checkpoints; no weights
     description: str = ""  # shown by `r3bench list`
     name: str = ""  # the study's folder; the file's name unless given
@@ -125,6 +127,7 @@ class Factor:
 
     name: str
     levels: dict[str, dict[str, Any]]
+    bundle: bool = False  # neither a component nor a config key: a name for settings that go together
 
 
 def load_grid(name: str) -> Grid:
@@ -153,6 +156,7 @@ def parse_grid(values: Mapping[str, Any], where: str) -> Grid:
             for cell in values["cells"]
         ]
     grid = build(Grid, values, where)
+    declared_from(grid.analysis, f"{where}: analysis")
     parsed = {f.name: f for f in factors_of(grid, where)}
     for number, cell in enumerate(grid.cells):
         for factor, level in cell.items():
@@ -190,7 +194,7 @@ def _factor(name: str, levels: Any, where: str) -> Factor:
         for level, keys in items:
             if not isinstance(keys, Mapping) or not all(isinstance(key, str) for key in keys):
                 raise ConfigError(f"{where}.{level}: got {keys!r}, expected a mapping of config keys to values")
-        return Factor(name, {level: dict(keys) for level, keys in items})
+        return Factor(name, {level: dict(keys) for level, keys in items}, bundle=True)
     key = f"components.{name}" if name in components else name
     return Factor(name, {level: {key: _component_value(v) if name in components else v} for level, v in items})
 
