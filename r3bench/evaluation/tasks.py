@@ -11,15 +11,13 @@ from r3bench.errors import ConfigError, nearest
 
 
 def check_tasks(names: tuple[str, ...]) -> None:
-    """Raise a `ConfigError` for a task that is in no evals folder, or named twice."""
+    """Raise a `ConfigError` for a task that is in no evals folder."""
     known = catalog.names("evals", ".yaml")
     for name in names:
         if name not in known:
             raise ConfigError(
                 f"eval.tasks: no task '{name}' in ./evals or among the shipped ones{nearest(name, known)}"
             )
-    if len(set(names)) != len(names):
-        raise ConfigError(f"eval.tasks: a task is named twice in {', '.join(names)}")
 
 
 def manager(style: str = "boxed") -> Any:

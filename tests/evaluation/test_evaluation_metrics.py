@@ -114,7 +114,9 @@ def test_counts_are_per_question():
 
 
 def brute_sign_flip(d):
-    sums = [abs(sum(s * x for s, x in zip(signs, d, strict=True))) for signs in itertools.product((-1, 1), repeat=len(d))]
+    sums = [
+        abs(sum(s * x for s, x in zip(signs, d, strict=True))) for signs in itertools.product((-1, 1), repeat=len(d))
+    ]
     return sum(s >= abs(sum(d)) - 1e-9 for s in sums) / len(sums)
 
 

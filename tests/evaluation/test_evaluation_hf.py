@@ -1,0 +1,194 @@
+"""Our sampling loop against transformers' own and against the distribution it should have."""
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+
+from r3bench.errors import ConfigError
+from r3bench.evaluation.hf import NUCLEUS, HFBackend, choose, end_tokens, fingerprint
+from r3bench.evaluation.sampling import Draw, Sampling, Stream, draw_seed
+from r3bench.training.embedded import questions
+
+GREEDY, SAMPLED = Sampling(0.0, 1.0, 48), Sampling(1.0, 1.0, 48)
+
+
+def draws(backend, count, repeats, seed=0):
+    return [
+        Draw(q["id"], r, draw_seed(seed, q["id"], r), backend.chat([{"role": "user", "content": q["problem"]}]))
+        for q in questions("test", limit=count)
+        for r in repeats
+    ]
+
+
+def ignore(_count):
+    pass
+
+
+@pytest.fixture
+def backend(loaded):
+    return HFBackend(*loaded, batch_size=64)
+
+
+def test_greedy_text_is_that_of_generate(backend):
+    wanted = draws(backend, 24, [0])
+    got = backend.generate(wanted, GREEDY, ignore)
+    for draw, completion in zip(wanted, got, strict=True):
+        ids = backend.tokenizer(text=draw.prompt, add_special_tokens=False, return_tensors="pt")
+        out = backend.model.generate(**ids, do_sample=False, max_new_tokens=48)[0, ids["input_ids"].shape[1] :]
+        assert completion.text == backend.tokenizer.decode(out, skip_special_tokens=True)
+        assert completion.tokens == len(out)
+        assert not completion.truncated
+
+
+def test_an_answer_does_not_depend_on_its_batch(loaded):
+    backend = HFBackend(*loaded, batch_size=64)
+    wanted = draws(backend, 20, range(4))
+    together = backend.generate(wanted, SAMPLED, ignore)
+    alone = HFBackend(*loaded, batch_size=1).generate(wanted, SAMPLED, ignore)
+    shuffled = np.random.default_rng(0).permutation(len(wanted))
+    mixed = HFBackend(*loaded, batch_size=7).generate([wanted[i] for i in shuffled], SAMPLED, ignore)
+    assert together == alone
+    assert [together[i] for i in shuffled] == mixed
+    assert len({completion.text for completion in together}) > 20  # it does sample
+    assert together == backend.generate(wanted, SAMPLED, ignore)
+
+
+def test_more_repeats_keep_the_first_ones(backend):
+    def sample(repeats, seed=0):
+        wanted = draws(backend, 10, range(repeats), seed)
+        answers = backend.generate(wanted, SAMPLED, ignore)
+        return {(draw.question, draw.repeat): answer for draw, answer in zip(wanted, answers, strict=True)}
+
+    two, four = sample(2), sample(4)
+    assert two == {key: four[key] for key in two}
+    assert sample(2, seed=1) != two
+
+
+def test_truncation_is_recorded(backend):
+    wanted = draws(backend, 30, [0])
+    full = backend.generate(wanted, SAMPLED, ignore)
+    short = backend.generate(wanted, Sampling(1.0, 1.0, 8), ignore)
+    assert {c.truncated for c in short} == {True, False}
+    for long, cut in zip(full, short, strict=True):
+        assert cut.truncated == (long.tokens > 8)
+        assert cut.tokens == min(long.tokens, 8)
+        assert long.text.startswith(cut.text)
+
+
+def test_progress_counts_every_answer(backend):
+    counts = []
+    HFBackend(backend.model, backend.tokenizer, 16).generate(draws(backend, 25, range(2)), GREEDY, counts.append)
+    assert sum(counts) == 50 and len(counts) == 4
+
+
+def test_training_flags_and_random_state_are_left_alone(loaded):
+    model, tokenizer = loaded
+    backend = HFBackend(model, tokenizer, 8)
+    model.train()
+    model.model.layers[0].eval()  # a module of its own mind
+    flags = [module.training for module in model.modules()]
+    before = torch.get_rng_state()
+    try:
+        backend.generate(draws(backend, 3, [0]), SAMPLED, ignore)
+        assert [module.training for module in model.modules()] == flags
+        assert torch.equal(before, torch.get_rng_state())
+        assert torch.is_grad_enabled()
+        loss = model(input_ids=torch.tensor([[1, 2, 3]]), labels=torch.tensor([[1, 2, 3]])).loss
+        loss.backward()  # nothing of the evaluation is left in the graph
+    finally:
+        model.zero_grad()
+        model.eval()
+
+
+def test_a_context_that_is_too_short_is_said_with_the_numbers(backend):
+    with pytest.raises(
+        ConfigError, match=r"eval\.max_tokens: 5000 tokens after a prompt of \d+ exceed .*; expected at most \d+"
+    ):
+        backend.generate(draws(backend, 1, [0]), Sampling(1.0, 1.0, 5000), ignore)
+
+
+def test_too_little_memory_halves_the_batch(backend, monkeypatch):
+    wanted = draws(backend, 10, [0])
+    normal = backend.generate(wanted, SAMPLED, ignore)
+    decode, sizes = HFBackend._decode, []
+
+    def tight(self, prompts, seeds, sampling):
+        sizes.append(len(prompts))
+        if len(prompts) > 3:
+            raise torch.OutOfMemoryError
+        return decode(self, prompts, seeds, sampling)
+
+    monkeypatch.setattr(HFBackend, "_decode", tight)
+    assert backend.generate(wanted, SAMPLED, ignore) == normal
+    assert sizes[:3] == [10, 5, 2]
+
+
+def test_the_fingerprint_follows_the_weights(loaded):
+    model, _ = loaded
+    before = fingerprint(model)
+    assert before == fingerprint(model)
+    weight = next(model.parameters())
+    with torch.no_grad():
+        weight[0, 0] += 1
+    try:
+        assert fingerprint(model) != before
+    finally:
+        with torch.no_grad():
+            weight[0, 0] -= 1
+
+
+def test_a_model_without_end_token_is_refused(loaded):
+    class Bare:
+        eos_token_id = None
+        generation_config = None
+
+    with pytest.raises(ConfigError, match="no end token"):
+        end_tokens(Bare, Bare)
+
+
+LOGITS = torch.tensor([2.0, 1.0, 0.5, -1.0, -30.0])
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.6, 2.0])
+@pytest.mark.parametrize("top_p", [1.0, 0.9, 0.5])
+def test_choose_has_the_right_distribution(temperature, top_p):
+    n = 20_000
+    u = torch.from_numpy(np.random.default_rng(0).random(n))
+    got = np.bincount(choose(LOGITS.expand(n, -1), u, temperature, top_p), minlength=5)
+    p = torch.softmax(LOGITS.double() / temperature, -1).numpy()
+    order = np.argsort(-p)
+    size = int(np.searchsorted(np.cumsum(p[order]), top_p - 1e-9)) + 1 if top_p < 1 else 5
+    kept = np.zeros(5)
+    kept[order[:size]] = p[order[:size]]
+    kept /= kept.sum()
+    assert got[kept == 0].sum() == 0
+    likely = kept * n > 5
+    if likely.sum() > 1:
+        expected = kept[likely] / kept[likely].sum() * got[likely].sum()
+        assert stats.chisquare(got[likely], expected).pvalue > 1e-4
+
+
+def test_choose_at_the_ends_of_the_unit_interval():
+    u = torch.tensor([0.0, 1.0 - 2**-53], dtype=torch.float64)
+    rows = torch.tensor([[-torch.inf, 0.0, 1.0, -torch.inf]]).expand(2, -1)
+    assert choose(rows, u, 1.0, 1.0).tolist() == [1, 2]
+    assert choose(rows, u, 1.0, 0.99).tolist() == [2, 1]  # by falling probability
+    assert choose(rows, u, 0.0, 1.0).tolist() == [2, 2]
+
+
+def test_a_flat_distribution_looks_beyond_the_first_tokens():
+    logits = -torch.arange(4 * NUCLEUS).double().expand(3, -1) / (100 * NUCLEUS)  # nearly flat, falling
+    picked = choose(logits, torch.tensor([0.1, 0.5, 0.9]), 1.0, 0.95)
+    wanted = torch.softmax(logits[0], -1).cumsum(-1)
+    kept = wanted[int((wanted < 0.95).sum())]
+    assert (wanted[picked] - torch.tensor([0.1, 0.5, 0.9]) * kept).abs().max() < 1e-3
+
+
+def test_streams_are_uniform_and_their_own():
+    a, b, again = Stream(draw_seed(0, "q", 0)), Stream(draw_seed(0, "q", 1)), Stream(draw_seed(0, "q", 0))
+    first, other = [a.next() for _ in range(3000)], [b.next() for _ in range(3000)]
+    assert [again.next() for _ in range(3000)] == first
+    assert stats.kstest(first, "uniform").pvalue > 1e-3
+    assert abs(np.corrcoef(first, other)[0, 1]) < 0.06
+    assert len({draw_seed(s, q, r) for s in range(3) for q in "abc" for r in range(3)}) == 27
