@@ -48,14 +48,14 @@ def paragraph_cuts(pieces: Sequence[str]) -> list[int]:
 
 
 def cut_points(
-    length: int, breaks: Sequence[int], *, spacing: int, max_fraction: float, max_cuts: int, before: int
+    length: int, breaks: Sequence[int], *, spacing: int | None, max_fraction: float, max_cuts: int, before: int
 ) -> list[int]:
     """Prefix lengths at which an answer may be cut, ascending.
 
     Args:
         length: answer tokens.
-        breaks: preferred prefix lengths; where none fits, every `spacing` tokens.
-        spacing: tokens between cuts of the grid.
+        breaks: preferred prefix lengths; where none fits, a grid.
+        spacing: tokens between cuts of the grid; None: an eighth of the answer.
         max_fraction: longest prefix as a share of the answer.
         max_cuts: at most this many, evenly chosen.
         before: prefixes must be shorter than this (place of the final answer).
@@ -63,7 +63,8 @@ def cut_points(
     last = min(math.floor(max_fraction * length), before - 1, length - 1)
     cuts = sorted({cut for cut in breaks if 1 <= cut <= last})
     if not cuts:
-        cuts = list(range(spacing, last + 1, spacing))
+        stride = spacing or max(1, length // 8)
+        cuts = list(range(stride, last + 1, stride))
     if len(cuts) <= max_cuts:
         return cuts
     return [cuts[place] for place in np.linspace(0, len(cuts) - 1, max_cuts).round().astype(int)]
@@ -109,7 +110,7 @@ class RetrospectiveConfig:
     cuts: Literal["paragraphs", "grid", "entropy"] = (
         "paragraphs"  # where an answer is cut; paragraphs fall back to grid
     )
-    spacing: int = 32  # tokens between cuts of the grid
+    spacing: int | None = None  # tokens between cuts of the grid; null: an eighth of the answer
     max_cuts: int = 8  # cuts looked at per answer
     max_fraction: float = 0.7  # longest prefix as a share of the answer
     promising: Literal["quantile", "absolute", "rise"] = "quantile"  # what makes the best cut of an answer promising
@@ -130,7 +131,9 @@ class RetrospectiveConfig:
     learning_rate: float = 0.05  # of the critic
 
     def __post_init__(self) -> None:
-        for key in ("spacing", "max_cuts", "ramp_steps", "per_question", "max_states"):
+        if self.spacing is not None and self.spacing < 1:
+            raise ValueError(f"spacing: got {self.spacing}, expected at least 1 token or null")
+        for key in ("max_cuts", "ramp_steps", "per_question", "max_states"):
             if getattr(self, key) < 1:
                 raise ValueError(f"{key}: got {getattr(self, key)}, expected at least 1")
         for key in ("max_fraction", "share", "retire"):
@@ -172,7 +175,12 @@ class Retrospective(Component):
     @classmethod
     def check(cls, config: RetrospectiveConfig, trainer: Mapping[str, Any], lowest_correct: float, where: str) -> None:
         cap = trainer["max_completion_length"]
-        if cap is not None and config.spacing >= cap * config.max_fraction and config.cuts == "grid":
+        if (
+            cap is not None
+            and config.spacing is not None
+            and config.spacing >= cap * config.max_fraction
+            and config.cuts == "grid"
+        ):
             raise ConfigError(
                 f"{where}.spacing: got {config.spacing}, expected below {config.max_fraction} x max_completion_length="
                 f"{cap}: no answer would be cut"
