@@ -51,6 +51,7 @@ PANELS: dict[str, dict[str, Callable[..., None]]] = {  # shown in this order
         "env": find.env,
     },
     "Measure": {
+        "eval": measure.eval_,
         "grade": measure.grade,
         "compare": measure.compare,
     },

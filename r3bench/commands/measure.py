@@ -31,8 +31,11 @@ def eval_(
 
     A run is measured as its recipe says unless told otherwise, and its record is brought up to date.
     """
+    from transformers.utils import logging
+
     from r3bench.evaluation.driver import evaluate
 
+    logging.disable_progress_bar()  # of loading weights
     directory = run_folder(model, runs)
     changes = list(overrides or [])
     changes += [f"tasks=[{tasks}]"] if tasks else []
