@@ -45,7 +45,7 @@ def analysis(results: Results) -> dict[str, Any]:
     """The content of `analyze` for results in memory."""
     found, notes = effects(results)
     dropped = []
-    if any(r.outcome != "finished" for r in results.runs):
+    if results.lost:
         dropped = [e.record() for e in effects(results, failed_score="drop")[0] if e.kind == "main"]
     return {
         "effects": [e.record() for e in found],

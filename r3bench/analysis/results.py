@@ -73,6 +73,11 @@ class Results:
         index = {cell: i for i, cell in enumerate(self.cells)}
         return np.array([-1 if r.base else index[tuple(r.levels[f] for f in self.factors)] for r in self.runs], int)
 
+    @property
+    def lost(self) -> list[Run]:
+        """Runs that diverged or failed."""
+        return [r for r in self.runs if r.outcome != "finished"]
+
     def label(self, cell: Sequence[str]) -> str:
         """A cell in words: what is not at its reference level, or 'all off'."""
         parts = []

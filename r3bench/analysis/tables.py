@@ -60,7 +60,7 @@ def study_tables(
     tables = [cell_table(results, name, [r for r in rows if r.benchmark == name]) for name in names]
     if found:
         tables.append(effect_table(results, [e for e in found if e.benchmark == names[0]], notes))
-    if any(r.outcome != "finished" for r in results.runs):
+    if results.lost:
         dropped, said = effects(results, failed_score="drop", draws=0)
         first = [e for e in dropped if e.benchmark == names[0] and e.kind == "main"]
         if first:
@@ -140,8 +140,7 @@ def _cell_notes(results: Results, benchmark: str, rows: Sequence[CellRow]) -> li
         notes.append("no interval where noise between runs can't be estimated: add seeds")
     silent = sorted({c for r in rows for c, (did, on) in r.acted.items() if on and not did})
     notes += [f"{c} was on and never acted in some cell: that row says nothing about it" for c in silent]
-    lost = [r for r in results.runs if r.outcome != "finished"]
-    notes += [f"{r.run}: {r.outcome}{f' ({r.reason})' if r.reason else ''}" for r in lost]
+    notes += [f"{r.run}: {r.outcome}{f' ({r.reason})' if r.reason else ''}" for r in results.lost]
     return notes + list(results.notes)
 
 

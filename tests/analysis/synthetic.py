@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from itertools import product
 from pathlib import Path
 
@@ -23,6 +23,7 @@ class Spec:
     seeds: Sequence[int] = (0, 1, 2)
     benchmarks: dict[str, int] = field(default_factory=lambda: {"embedded": 40})  # name -> questions
     samples: int = 4
+    block: int | None = None  # questions per shard; None: all
     effects: dict[str, float] = field(default_factory=lambda: {"replay": 0.8})  # logits per factor that is on
     base_logit: float = -1.0  # the untrained model
     trained_logit: float = 0.2  # all off
@@ -100,27 +101,32 @@ def make_study(root: Path, spec: Spec | None = None, seed: int = 0) -> Path:
 
 
 def _write_answers(folder: Path, p: np.ndarray, spec: Spec, rng: np.random.Generator) -> None:
+    """One shard per repeat or, with `spec.block`, per block of questions and 8 repeats, as an evaluation does."""
     folder.mkdir(parents=True)
-    count = len(p)
-    for repeat in range(spec.samples):
-        correct = rng.random(count) < p
-        table = pa.table(
-            {
-                "question": [f"q{i:04d}" for i in range(count)],
-                "repeat": [repeat] * count,
-                "seed": [repeat] * count,
-                "response": [spec.response] * count,
-                "tokens": rng.integers(20, 60, count),
-                "gold": ["7"] * count,
-                "extracted": ["7" if c else None for c in correct],
-                "reason": ["exact" if c else "no boxed answer" for c in correct],
-                "correct": correct,
-                "truncated": rng.random(count) < 0.1,
-                "timed_out": [False] * count,
-                "grader": ["exact 1"] * count,
-            }
-        )
-        pq.write_table(table, folder / f"repeat-{repeat:03d}.parquet")
+    width, depth = (len(p), 1) if spec.block is None else (spec.block, 8)
+    for first in range(0, spec.samples, depth):
+        repeats = range(first, min(first + depth, spec.samples))
+        for start in range(0, len(p), width):
+            place = np.tile(np.arange(start, min(start + width, len(p))), len(repeats))
+            correct = rng.random(len(place)) < p[place]
+            count = len(place)
+            table = pa.table(
+                {
+                    "question": [f"q{i:04d}" for i in place],
+                    "repeat": np.repeat(np.array(repeats), count // len(repeats)),
+                    "seed": np.zeros(count, int),
+                    "response": [spec.response] * count,
+                    "tokens": rng.integers(20, 60, count),
+                    "gold": ["7"] * count,
+                    "extracted": ["7" if c else None for c in correct],
+                    "reason": ["exact" if c else "no boxed answer" for c in correct],
+                    "correct": correct,
+                    "truncated": rng.random(count) < 0.1,
+                    "timed_out": np.zeros(count, bool),
+                    "grader": ["exact 1"] * count,
+                }
+            )
+            pq.write_table(table, folder / f"repeat-{first:03d}-{start:05d}.parquet")
 
 
 def _write_metrics(paths: RunPaths, logit: float, rng: np.random.Generator) -> None:
@@ -131,6 +137,3 @@ def _write_metrics(paths: RunPaths, logit: float, rng: np.random.Generator) -> N
         for s, c in zip(steps, curve, strict=True)
     ]
     paths.metrics.write_text("".join(json.dumps(line) + "\n" for line in lines))
-
-
-__all__ = ["Spec", "asdict", "make_study"]

@@ -10,9 +10,9 @@ from browser import chromium, opened
 from synthetic import Spec, make_study
 
 from r3bench.analysis import analyze, load_study, write_report
+from r3bench.analysis.answers import visible
 from r3bench.analysis.curves import band, cell_curves, matched, run_curve, smooth
 from r3bench.analysis.effects import effects
-from r3bench.analysis.report import visible
 
 HOSTILE = (
     "<script>document.title='owned'</script><img src=x onerror=\"document.title='owned'\">{{ 7*7 }} \\input{/etc/pw}"

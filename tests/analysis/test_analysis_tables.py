@@ -86,7 +86,7 @@ def test_unfinished_and_torn_studies(tmp_path):
     assert any("1 of 8 planned runs have not finished: replay-s1" in n for n in results.notes)
     shard = next((root / "replay-s0-000000000003" / "eval" / "embedded").glob("*.parquet"))
     shard.write_bytes(b"torn")
-    with pytest.raises(StateError, match=r"repeat-\d+.parquet: not readable as parquet"):
+    with pytest.raises(StateError, match=r"repeat-[-0-9]+.parquet: not readable as parquet"):
         load_study(root)
     shard.unlink()
     for other in shard.parent.glob("*.parquet"):

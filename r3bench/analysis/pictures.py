@@ -1,0 +1,61 @@
+"""Which figures a study has, and the numbers behind them."""
+
+import itertools
+from collections.abc import Sequence
+
+import numpy as np
+
+from r3bench.analysis import plots
+from r3bench.analysis.cells import CellRow
+from r3bench.analysis.curves import cell_curves
+from r3bench.analysis.effects import Effect
+from r3bench.analysis.lattice import contrasts
+from r3bench.analysis.prepare import benchmark_sets, observed_factors, prepare
+from r3bench.analysis.results import Results
+
+
+def pictures_of(
+    results: Results, top: Sequence[Effect], cells: Sequence[CellRow], headline: str
+) -> list[plots.Picture | None]:
+    curves = cell_curves(results)
+    return [
+        plots.forest(top, results.declared.margin),
+        plots.heat_map(top),
+        plots.learning_curves(curves, "tokens"),
+        plots.learning_curves(curves, "seconds"),
+        plots.accuracy_and_length(cells),
+        plots.question_differences(question_contrasts(results, headline)),
+        plots.half_normal(orthogonal_contrasts(results, headline)),
+    ]
+
+
+def question_contrasts(results: Results, headline: str) -> dict[str, np.ndarray]:
+    """Main effect per question: term -> (Q,), benchmarks of a macro average one after the other."""
+    data = prepare(results, headline, benchmark_sets(results)[headline])
+    if data is None:
+        return {}
+    found, _ = contrasts(observed_factors(results, data.cells), data.cells, data.runs_per_cell.tolist())
+    main = [c for c in found if c.kind == "main"]
+    if not main:
+        return {}
+    weights = np.stack([c.weights for c in main]) @ data.cell_weights()
+    joined = np.concatenate([weights @ y for y in data.scores], axis=1)
+    return {c.term: joined[i] for i, c in enumerate(main)}
+
+
+def orthogonal_contrasts(results: Results, headline: str) -> dict[str, float]:
+    """All 2^m - 1 effects of a complete two-level grid, in main-effect scaling; empty for any other grid."""
+    data = prepare(results, headline, benchmark_sets(results)[headline])
+    if data is None:
+        return {}
+    factors = {f: v for f, v in observed_factors(results, data.cells).items() if len(v) > 1}
+    if any(len(v) != 2 for v in factors.values()) or len(data.cells) != 2 ** len(factors):
+        return {}
+    position = list(results.factors)
+    means = data.cell_weights() @ (sum(y.mean(axis=1) for y in data.scores) / len(data.scores))
+    signs = {f: np.array([1 if c[position.index(f)] == v[1] else -1 for c in data.cells]) for f, v in factors.items()}
+    found = {}
+    for order in range(1, len(factors) + 1):
+        for chosen in itertools.combinations(factors, order):
+            found[":".join(chosen)] = float(np.prod([signs[f] for f in chosen], axis=0) @ means / (len(means) / 2))
+    return found

@@ -1,0 +1,94 @@
+"""The tables that only a report has."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from r3bench.analysis.cells import CellRow
+from r3bench.analysis.curves import Axis, Matched, RunCurve, matched
+from r3bench.analysis.frame import Column, Entry, Table, count, decimal
+from r3bench.analysis.render import plain
+from r3bench.analysis.results import Results
+from r3bench.analysis.tables import acted_text, p_text
+from r3bench.analysis.variance import variance_table
+
+
+def matched_table(results: Results, curves: Mapping[str, Sequence[RunCurve]], axis: Axis) -> Table:
+    """Cells at the same budget: area under the training curve, and where they reach the baseline's peak."""
+    baseline = next((results.label(c) for c in results.cells if results.label(c) in curves), None)
+    found, budget = matched(curves, axis, baseline, results.declared.confidence)
+    unit = "generated tokens" if axis == "tokens" else "device seconds"
+
+    def span(low: float | None, high: float | None, say: Any) -> str:
+        return "" if low is None or high is None else f" ({say(low)} to {say(high)})"
+
+    def row(m: Matched) -> list[Entry]:
+        reached = count(m.to_peak) + span(m.to_peak_low, m.to_peak_high, count)
+        area = f"{m.area:.3f}" + span(m.area_low, m.area_high, lambda v: f"{v:.3f}")
+        return [Entry(m.label), Entry(area), Entry(f"{m.reached}/{m.runs}"), Entry(reached)]
+
+    columns = [Column("cell", "left"), Column(f"mean training accuracy up to {count(budget)} {unit}"),
+               Column("runs that reach the baseline's peak"), Column(f"{unit} to get there")]  # fmt: skip
+    notes = [f"baseline: {baseline}; intervals over seeds; the mean is over the runs that get there"]
+    return Table(f"At matched {unit}", columns, [row(m) for m in found], notes, f"matched-{axis}")
+
+
+def variance_html_table(results: Results) -> Table:
+    """Components as standard deviations in points, and what to spend on next."""
+    names = {
+        "seed": "seed",
+        "question": "question",
+        "interaction": "question x configuration",
+        "run_question": "question x run",
+        "sampling": "one answer",
+        "question_effect": "effect over questions",
+    }
+    table = variance_table(results)
+    body, notes = [], []
+    for benchmark, record in table.items():
+        parts = [None if record[key] is None else 100 * record[key] ** 0.5 for key in names]
+        body.append([Entry(benchmark), *(Entry(decimal(p)) for p in parts)])
+        if record["allocation"]:
+            notes.append(f"{benchmark}: {record['allocation']['advice']}")
+        if record["seed_block_p"] is not None:
+            notes.append(f"{benchmark}: runs that share a seed are alike? p = {p_text(record['seed_block_p'])}")
+    columns = [Column("benchmark", "left"), *(Column(n) for n in names.values())]
+    return Table("Where the noise comes from (standard deviations, points)", columns, body, notes, "variance")
+
+
+def evidence_table(results: Results, cells: Sequence[CellRow]) -> Table:
+    """What the components' own counters say, totals averaged over a cell's runs."""
+    body = []
+    for row in (r for r in cells if r.acted):
+        records = [r.record.train for r in results.runs if r.run in row.runs and r.record is not None]
+        keys = sorted({k for r in records for k in r.evidence})
+        shown = ", ".join(f"{k} {np.mean([r.evidence.get(k, 0.0) for r in records]):,.4g}" for k in keys)
+        body.append([Entry(row.label), Entry(acted_text(row)), Entry(plain(shown, 190))])
+    columns = [Column("cell", "left"), Column("acted", "left"), Column("totals per run", "left")]
+    notes = ["a component that was on and NEVER acted leaves its cell equal to the one without it"]
+    return Table("Did the components act?", columns, body, notes, "evidence")
+
+
+def failure_table(results: Results) -> Table:
+    """Every run that diverged or failed."""
+    body = [[Entry(r.run), Entry(r.outcome), Entry(str(r.seed)), Entry(r.reason or "-")] for r in results.lost]
+    rule = {"base": "as the untrained model", "zero": "zero", "drop": "not at all"}[results.declared.failed_score]
+    columns = [Column("run", "left"), Column("outcome", "left"), Column("seed"), Column("reason", "left")]
+    return Table(
+        "Runs without a usable model", columns, body, [f"they score {rule} in the primary analysis"], "failures"
+    )
+
+
+def provenance_table(results: Results) -> Table:
+    """Run by run: what it was, from which code and configuration, on what, when."""
+    body = []
+    for run in results.runs:
+        record = run.record
+        values = (
+            (record.commit, record.config_hash, record.train.device, record.started, record.ended) if record else ()
+        )
+        body.append([Entry(run.run), Entry(str(run.seed)), Entry(run.outcome),
+                     *(Entry(v or "-") for v in (values or ("-",) * 5))])  # fmt: skip
+    heads = ("run", "seed", "outcome", "commit", "configuration", "device", "started", "ended")
+    return Table("Runs", [Column(h, "left") for h in heads], body, key="runs")

@@ -1,0 +1,115 @@
+"""The words of a report, made from the numbers."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from r3bench.analysis.cells import CellRow
+from r3bench.analysis.effects import Effect
+from r3bench.analysis.frame import points
+from r3bench.analysis.power import VarianceAssumptions, detectable_effects
+from r3bench.analysis.prepare import benchmark_sets, observed_factors, prepare
+from r3bench.analysis.render import plain
+from r3bench.analysis.results import OFF_LEVELS, Results
+from r3bench.analysis.tables import p_text
+from r3bench.analysis.variance import assumptions_from
+from r3bench.errors import StateError
+from r3bench.files import read_json
+
+
+def default_question(results: Results) -> str:
+    """What a grid asks, if its author did not say."""
+    names = ", ".join(results.factors) or "the recipe"
+    return f"Does each of {names} change accuracy on {', '.join(results.benchmarks)}, alone and given the others?"
+
+
+def design_text(results: Results, headline: str) -> list[str]:
+    """Grid, seeds, questions, and the smallest effect that it detects."""
+    data = prepare(results, headline, benchmark_sets(results)[headline])
+    trained = [r for r in results.runs if not r.base]
+    levels = "; ".join(f"{f}: {', '.join(v)}" for f, v in results.factors.items())
+    text = [f"{len(results.cells)} cells ({plain(levels, 500) or 'no factor'}), {len(trained)}"
+            f"{f' of {results.planned} planned' if results.planned else ''} runs, "
+            f"{len({r.seed for r in trained})} seeds"]  # fmt: skip
+    for name, scores in results.benchmarks.items():
+        asked = sorted({int(k) for k in np.unique(scores.samples) if k})
+        text.append(f"{plain(name)}: {len(scores.questions)} questions, {'-'.join(map(str, asked))} answers each")
+    if data is None or not results.factors:
+        return text
+    for name, scores in results.benchmarks.items():
+        assumed = assumptions_from(results, name)
+        source = "with this study's own variances" if assumed else "with typical variances assumed"
+        factors = observed_factors(results, data.cells)
+        found = detectable_effects(
+            factors, [dict(zip(factors, c, strict=True)) for c in data.cells], questions=len(scores.questions),
+            samples=int(np.median(scores.samples[scores.samples > 0])), seeds=int(data.runs_per_cell.min()),
+            assumptions=assumed or VarianceAssumptions(), scope="like_these",
+        )  # fmt: skip
+        finite = {k: v for k, v in found.items() if np.isfinite(v)}
+        if finite:
+            parts = ", ".join(f"{k.replace('_', ' ')} {points(v)}" for k, v in finite.items())
+            text.append(f"smallest effect detected on {plain(name)} (80 % power, 5 %, {source}), in points: {parts}")
+    return text
+
+
+def answer_text(results: Results, top: Sequence[Effect], cells: Sequence[CellRow]) -> str:
+    """The answer in one paragraph, made from the numbers."""
+    where = "the macro average" if len(results.benchmarks) > 1 else next(iter(results.benchmarks))
+    sentences = []
+    for effect in (e for e in top if e.kind == "main"):
+        part = effect.like_these
+        size = f"{points(effect.estimate, True)} points"
+        if part.low is not None and part.high is not None:
+            size += f" ({points(part.low, True)} to {points(part.high, True)}, adjusted p {p_text(effect.p_adjusted)})"
+        say = {
+            "up": f"{effect.term} raises accuracy by {size}",
+            "down": f"{effect.term} lowers accuracy: {size}",
+            "negligible": f"{effect.term} makes no difference beyond {points(results.declared.margin)} points: {size}",
+            "unresolved": f"the effect of {effect.term} is not resolved: {size}",
+        }[effect.verdict(1 - results.declared.confidence)]
+        sentences.append(say)
+    clear = [e for e in top if e.kind == "interaction" and e.verdict() in ("up", "down")]
+    if clear:
+        sentences.append("effects depend on each other: " + ", ".join(
+            f"{e.term} {points(e.estimate, True)}" for e in clear))  # fmt: skip
+    best = next((r for r in cells if r.best), None)
+    off = next((r for r in cells if r.gain_base is not None and _all_off(r)), None)
+    if off is not None and off.gain_base is not None:
+        sentences.append(
+            f"training with everything off changes the untrained model by {points(off.gain_base.value, True)} points"
+        )
+    sentences.append(f"the best cell is {best.label}" if best else "no cell is shown to beat all others")
+    lost = len(results.lost)
+    if lost:
+        sentences.append(f"{lost} of {sum(not r.base for r in results.runs)} runs diverged or failed")
+    return plain(f"On {where}: " + "; ".join(sentences) + ".", 4000)
+
+
+def _all_off(row: CellRow) -> bool:
+    return bool(row.levels) and all(level in OFF_LEVELS for level in row.levels.values())
+
+
+def environment_text(folder: Path | None, results: Results) -> list[str]:
+    """The environment of the runs, and a warning where runs differ in their code."""
+    commits = {r.record.commit for r in results.runs if r.record is not None}
+    text = []
+    if len(commits) > 1:
+        text.append(f"the runs come from {len(commits)} commits: {', '.join(sorted(str(c) for c in commits))}")
+    if folder is None:
+        return [*text, "read from a table: no environment is known"]
+    for run in results.runs:
+        path = folder / run.run / "environment.json"
+        if path.exists():
+            try:
+                record = read_json(path)
+            except StateError:
+                continue
+            packages = record.pop("packages", {}) if isinstance(record, dict) else {}
+            text.append(
+                plain(", ".join(f"{k}: {v}" for k, v in record.items() if not isinstance(v, dict | list)), 1000)
+            )
+            if isinstance(packages, dict):
+                text.append(plain("packages: " + ", ".join(f"{k} {v}" for k, v in sorted(packages.items())), 4000))
+            break
+    return text
