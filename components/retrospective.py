@@ -413,7 +413,7 @@ class Retrospective(Component):
                 for state in states
             ],
             "prefixes": np.concatenate([np.zeros(0, np.int32), *[state.prefix for state in states]]),
-            "features": np.array(features, np.float32).reshape(len(features), -1),
+            "features": np.stack(features) if features else np.zeros((0, 0), np.float32),
             "failing": self._failing,
             "critic": [self.critic.updates, self.critic.auc],
             "critic_bias": self.critic.bias,

@@ -317,6 +317,16 @@ def test_state_round_trip_gives_the_same_future():
         np.testing.assert_array_equal(np.asarray(again[key], dtype=object), np.asarray(value, dtype=object))
 
 
+@pytest.mark.parametrize("value", ["value_head", "monte_carlo", "random"])
+def test_state_round_trip_without_states_or_features(value):
+    for component in (make("retrospective", {"value": value}), collected({"value": value, "gate_auc": 1.0})):
+        twin = make("retrospective", {"value": value, "share": 0.5, "quantile": 0.0})
+        twin.load_state_dict(component.state_dict())
+        nxt = step(BATCH, number=11)
+        drawn = component.plan(nxt) if component.states else []
+        assert twin.plan(nxt) == drawn
+
+
 @pytest.mark.parametrize(
     "settings",
     [
