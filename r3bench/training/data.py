@@ -15,7 +15,7 @@ from r3bench.prompts import render
 from r3bench.training.data_sources import rows
 
 FINAL = re.compile(r"####\s*([^\n]+)")  # GSM8K's mark before the final answer
-THOUSANDS = re.compile(r"(?<=\d),(?=\d{3}(?!\d))")
+THOUSANDS = re.compile(r"[-$]*\d{1,3}(,\d{3})+(\.\d+)?")  # GSM8K writes 1,234
 
 
 def load_questions(section: DataSection) -> Dataset:
@@ -101,7 +101,8 @@ def _text(where: str, row: dict[str, Any], column: str, what: str) -> str:
 def _final_answer(text: str) -> str:
     """`text` itself, or what stands after the last `####`, or in the last `\\boxed{}`."""
     if marked := FINAL.findall(text):
-        return THOUSANDS.sub("", marked[-1].strip())
+        final = marked[-1].strip()
+        return final.replace(",", "") if THOUSANDS.fullmatch(final) else final
     if "####" in text:
         return ""
     if "\\boxed" in text or "\\fbox" in text:

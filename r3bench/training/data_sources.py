@@ -141,8 +141,8 @@ def _known(section: DataSection, known: KnownSet) -> tuple[Iterator[Row], DataSe
 def local(path: Path) -> Iterator[Row]:
     """Rows of a .jsonl or .parquet file; a line that isn't a JSON object is a `DataError` that names it."""
     if not path.is_file():
-        siblings = [p.name for p in path.parent.iterdir() if p.is_file()] if path.parent.is_dir() else []
-        raise DataError(f"{path}: no such file{nearest(path.name, siblings) if siblings else ''}")
+        known = [p.name for p in path.parent.glob("*") if p.suffix in (".jsonl", ".parquet")]
+        raise DataError(f"{path}: no such file{nearest(path.name, known) if known else ''}")
     if path.suffix == ".parquet":
         return _parquet(path)
     if path.suffix == ".jsonl":
