@@ -1,13 +1,14 @@
 """The `r3bench` program. This module loads nothing heavy: `r3bench --help` must answer at once."""
 
 import errno
+import warnings
 from collections.abc import Callable
 from typing import Annotated, Any, NoReturn
 
 import typer
 from typer.core import TyperGroup
 
-from r3bench.commands import find, measure, result
+from r3bench.commands import find, measure, result, run, study
 from r3bench.commands.options import printable
 from r3bench.errors import R3BenchError, StateError
 
@@ -44,6 +45,11 @@ app = typer.Typer(
 )
 
 PANELS: dict[str, dict[str, Callable[..., None]]] = {  # shown in this order
+    "Run": {
+        "quickstart": study.quickstart,
+        "train": run.train,
+        "ablate": study.ablate,
+    },
     "Look": {
         "list": find.list_,
         "copy": find.copy,
@@ -78,7 +84,7 @@ def _version(wanted: bool) -> None:
 def _root(
     version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print it.")] = False,
 ) -> None:
-    pass
+    warnings.filterwarnings("ignore", category=FutureWarning, module="transformers")  # not about the user's code
 
 
 def main() -> None:
