@@ -1,5 +1,6 @@
 """Reads a study folder: `study.json`, and each finished run's `run.json` and `eval/<task>/*.parquet`."""
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,8 @@ from r3bench.files import read_json, read_jsonl
 from r3bench.records import RunPaths, RunRecord, read_record
 
 BASE_MODEL = {"base": "model"}  # factors of the run that is the model before training
-COLUMNS = ["question", "correct", "tokens", "truncated"]
+SETTINGS = b"r3bench"  # metadata key of a shard: what its answers were sampled under
+COLUMNS = ["question", "repeat", "correct", "tokens", "truncated"]
 
 
 def load_study(folder: Path, *, metrics: bool = False) -> Results:
@@ -51,7 +53,7 @@ def load_study(folder: Path, *, metrics: bool = False) -> Results:
         for c, why in lost
     ]
     benchmarks = {}
-    for task in sorted({p.name for run in paths if run.evaluation.is_dir() for p in run.evaluation.iterdir()}):
+    for task in sorted({p.parent.name for run in paths for p in run.evaluation.glob("*/*.parquet")}):
         benchmarks[task], found = _scores(task, paths, runs)
         notes += found
     if not benchmarks:
@@ -142,15 +144,33 @@ def _scores(task: str, paths: list[RunPaths], runs: list[Run]) -> tuple[Scores, 
                 f"{runs[row].run}: answers to {len(columns)} of {len(questions)} questions of {task}; "
                 "left out of this benchmark until they are complete (r3bench eval)"
             )
-    return Scores(tuple(questions), samples, correct, tokens, truncated), notes
+    return Scores(tuple(questions), samples, correct, tokens, truncated), notes + _differences(task, counts)
+
+
+def _differences(task: str, counts: list[dict[str, Any]]) -> list[str]:
+    """A warning for every setting of the evaluation that is not the same in all runs."""
+    known = [c["settings"] for c in counts if c.get("settings")]
+    notes = []
+    for key in sorted(set().union(*known)) if known else ():
+        values = {json.dumps(s.get(key)) for s in known}
+        if len(values) > 1:
+            notes.append(
+                f"{task}: runs were measured with different {key} ({', '.join(sorted(values))}); "
+                "their difference is not training's alone"
+            )
+    return notes
 
 
 def _count(folder: Path) -> dict[str, Any]:
-    """Sums per question over a task's shards: question, samples, correct, truncated (counts) and tokens (mean)."""
+    """Sums per question over a task's shards: question, samples, correct, truncated (counts) and tokens (mean).
+
+    An answer (question, repeat) that is in two shards counts once: the one in the first shard.
+    """
     tables = []
     for path in sorted(folder.glob("*.parquet")) if folder.is_dir() else ():
         try:
-            tables.append(pq.ParquetFile(path).read(columns=COLUMNS))
+            file = pq.ParquetFile(path)
+            tables.append(file.read(columns=COLUMNS))
         except (pa.ArrowInvalid, OSError) as error:
             raise StateError(
                 f"{path}: not readable as parquet ({error}); remove it and run r3bench eval again"
@@ -163,17 +183,21 @@ def _count(folder: Path) -> dict[str, Any]:
                 raise StateError(f"{path}: {column}: empty in {tables[-1][column].null_count} rows; evaluate again")
     if not tables:
         return {"question": []}
+    settings = json.loads((file.schema_arrow.metadata or {}).get(SETTINGS, b"{}"))
     table = pa.concat_tables(tables)
     # dlpack, because pyarrow's to_numpy and fill_null import pandas, which takes as long as everything else here
     codes = table["question"].combine_chunks().dictionary_encode()
-    size, index = len(codes.dictionary), np.from_dlpack(codes.indices)
-    samples = np.bincount(index, minlength=size)
+    size, index = len(codes.dictionary), np.from_dlpack(codes.indices).astype(np.int64)
+    repeat = np.from_dlpack(pc.cast(table["repeat"], pa.int64()).combine_chunks())
+    kept = np.unique(index * (repeat.max() + 1) + repeat, return_index=True)[1]
+    samples = np.bincount(index[kept], minlength=size)
 
     def total(column: str) -> np.ndarray:
         values = pc.cast(table[column], pa.float64()).combine_chunks()
-        return np.bincount(index, weights=np.from_dlpack(values), minlength=size)
+        return np.bincount(index[kept], weights=np.from_dlpack(values)[kept], minlength=size)
 
     return {
+        "settings": {k: v for k, v in settings.items() if k != "model"},
         "question": codes.dictionary.to_pylist(),
         "samples": samples,
         "correct": total("correct"),

@@ -15,6 +15,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from r3bench.analysis.distributions import t_quantile
+
 
 @dataclass(frozen=True)
 class ErrorModel:
@@ -54,7 +56,10 @@ class TwoWay:
         rest = np.maximum(self.total - self.run, 0.0)
         with np.errstate(divide="ignore", invalid="ignore"):
             joint = self.total**2 / (self.run**2 / self.df_run + rest**2 / self.df_question)
-        return np.clip(np.nan_to_num(joint, nan=low), low, high)
+        joint = np.clip(np.nan_to_num(joint, nan=low), low, high)
+        # an interval on questions like these is never narrower than the one on these questions
+        narrower = t_quantile(0.975, joint) ** 2 * self.total < t_quantile(0.975, self.df_run) ** 2 * self.run
+        return np.where(narrower, self.df_run, joint)
 
 
 def projector(design: np.ndarray) -> tuple[np.ndarray, int]:

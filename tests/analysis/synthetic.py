@@ -23,6 +23,7 @@ class Spec:
     seeds: Sequence[int] = (0, 1, 2)
     benchmarks: dict[str, int] = field(default_factory=lambda: {"embedded": 40})  # name -> questions
     samples: int = 4
+    settings: dict[str, object] | None = None  # what the answers claim to be sampled under
     block: int | None = None  # questions per shard; None: all
     effects: dict[str, float] = field(default_factory=lambda: {"replay": 0.8})  # logits per factor that is on
     base_logit: float = -1.0  # the untrained model
@@ -103,6 +104,7 @@ def make_study(root: Path, spec: Spec | None = None, seed: int = 0) -> Path:
 def _write_answers(folder: Path, p: np.ndarray, spec: Spec, rng: np.random.Generator) -> None:
     """One shard per repeat or, with `spec.block`, per block of questions and 8 repeats, as an evaluation does."""
     folder.mkdir(parents=True)
+    (folder.parent / ".lock").touch()  # the evaluation leaves one
     width, depth = (len(p), 1) if spec.block is None else (spec.block, 8)
     for first in range(0, spec.samples, depth):
         repeats = range(first, min(first + depth, spec.samples))
@@ -126,6 +128,8 @@ def _write_answers(folder: Path, p: np.ndarray, spec: Spec, rng: np.random.Gener
                     "grader": ["exact 1"] * count,
                 }
             )
+            if spec.settings is not None:
+                table = table.replace_schema_metadata({b"r3bench": json.dumps(spec.settings).encode()})
             pq.write_table(table, folder / f"repeat-{first:03d}-{start:05d}.parquet")
 
 

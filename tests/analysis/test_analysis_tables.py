@@ -94,6 +94,28 @@ def test_unfinished_and_torn_studies(tmp_path):
     assert len(load_study(root).benchmarks["embedded"].questions) == 40
 
 
+def test_runs_measured_in_different_ways_are_called_out(tmp_path):
+    import pyarrow.parquet as pq
+
+    root = make_study(tmp_path / "s", Spec(seeds=(0,), settings={"temperature": 1.0, "model": "a"}))
+    assert not any("different" in n for n in load_study(root).notes)
+    for shard in root.glob("replay-s0-*/eval/embedded/*.parquet"):
+        table = pq.read_table(shard)
+        pq.write_table(table.replace_schema_metadata({b"r3bench": b'{"temperature": 0.6, "model": "b"}'}), shard)
+    assert any("measured with different temperature (0.6, 1.0)" in n for n in load_study(root).notes)
+    assert "different temperature" in render_tables(root)
+
+
+def test_an_answer_in_two_shards_counts_once(tmp_path):
+    root = make_study(tmp_path / "s", Spec(seeds=(0,)))
+    before = load_study(root).benchmarks["embedded"]
+    for shard in list(root.glob("*/eval/embedded/*.parquet")):
+        shutil.copy(shard, shard.with_name(f"z-{shard.name}"))
+    after = load_study(root).benchmarks["embedded"]
+    assert after.samples.tolist() == before.samples.tolist() and after.correct.tolist() == before.correct.tolist()
+    assert after.tokens.tolist() == before.tokens.tolist()
+
+
 def test_partly_measured_run_is_named_and_left_out(tmp_path):
     import pyarrow.parquet as pq
 
