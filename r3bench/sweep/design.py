@@ -41,7 +41,7 @@ def aliases(factors: Sequence[str]) -> list[tuple[str, str]]:
     for size in (1, 2):
         for effect in combinations(factors, size):
             other = tuple(f for f in factors if f not in effect)
-            if len(other) > size or (len(other) == size and effect < other):
+            if len(other) > size or (len(other) == size and factors.index(effect[0]) < factors.index(other[0])):
                 pairs.append((":".join(effect), ":".join(other)))
     return pairs
 

@@ -1,0 +1,143 @@
+"""What a run costs: generated tokens, device-hours and disk, from its recipe and stated assumptions. No torch."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from r3bench import catalog
+from r3bench.config.sections import Recipe
+from r3bench.config.trainer_fields import trainer_value
+from r3bench.training.embedded import CAPS, SIZES
+
+TRAINING_SETS = {"gsm8k": 7473, "math": 12000, "deepscaler": 40315}  # questions, where a file can't tell
+BANDWIDTH = {"A40": 0.70, "L40S": 0.86, "A100": 2.04, "H100": 3.35, "H200": 4.80}  # memory, TB/s; vendors' data sheets
+H100_RATE = 13_000.0  # tokens/s of one H100 on a 1.78B model, sampled, scored and trained on (6.4 h for 307M tokens)
+H100_SAMPLING = (
+    10_000.0  # tokens/s of one H100 on a 1.78B model, sampling alone: a third to a half of the bandwidth bound
+)
+REFERENCE_PARAMETERS = 1.78e9
+EMBEDDED_PARAMETERS = 0.23e6
+EMBEDDED_RATE = {"CPU core": 2_000.0}  # measured: 50 steps x 64 rows x 25 tokens in about 25 s on one core
+ADAM_BYTES = 10  # bytes per parameter of a checkpoint with bf16 weights and Adam states (18 GB for 1.78B)
+TEXT_BYTES = 2.0  # stored bytes per answer token, compressed
+
+
+@dataclass(frozen=True)
+class RunCost:
+    """One run. Extra groups that a component appends are not in it; they are bounded by its own settings."""
+
+    training_tokens: float | None  # completion tokens sampled; None when the number of steps can't be known
+    evaluation_tokens: float
+    device_hours: Mapping[str, float]  # device kind -> hours of one device, training and evaluation
+    checkpoint_gb: float  # what training keeps at a time: two checkpoints
+    kept_gb: float  # what stays: weights and answers
+
+
+def run_cost(recipe: Recipe, *, mean_length: float = 0.5, processes: int = 1, rate: float | None = None) -> RunCost:
+    """Cost of one run of `recipe`.
+
+    Args:
+        recipe: checked recipe.
+        mean_length: mean response length as a share of the cap.
+        processes: ranks in training.
+        rate: measured tokens/s of one device, training included; the estimates per device kind otherwise.
+    """
+    cap = int(trainer_value(recipe.trainer, "max_completion_length"))
+    training = training_tokens(recipe, mean_length, processes)
+    answers = sum((questions_of(task, recipe.eval.limit) or 0) * recipe.eval.samples for task in recipe.eval.tasks)
+    evaluation = answers * mean_length * (recipe.eval.max_tokens or cap)
+    size = parameters(recipe.model.name)
+    weights = 4 if recipe.model.dtype == "float32" else 2
+    hours: dict[str, float] = {}
+    if training is not None:
+        kinds = {"given rate": rate} if rate else _rates(recipe.model.name, size)
+        for kind, speed in kinds.items():
+            sampling = speed * H100_SAMPLING / H100_RATE if not rate else speed
+            hours[kind] = (training / speed + evaluation / sampling) / 3600
+    return RunCost(
+        training_tokens=training,
+        evaluation_tokens=evaluation,
+        device_hours=hours,
+        checkpoint_gb=2 * (size or 0.0) * (ADAM_BYTES + weights - 2) / 1e9,
+        kept_gb=((size or 0.0) * weights + evaluation * TEXT_BYTES) / 1e9,
+    )
+
+
+def _rates(name: str, size: float | None) -> dict[str, float]:
+    if name in CAPS:
+        return dict(EMBEDDED_RATE)
+    if size is None:
+        return {}
+    scale = REFERENCE_PARAMETERS / size
+    return {kind: H100_RATE * scale * width / BANDWIDTH["H100"] for kind, width in BANDWIDTH.items()}
+
+
+def parameters(name: str) -> float | None:
+    """Parameters of a model: known for the embedded one, else read from its name (`...-1.5B`, `135m`), else None."""
+    if name in CAPS:
+        return EMBEDDED_PARAMETERS
+    if "R1-Distill-Qwen-1.5B" in name:
+        return REFERENCE_PARAMETERS
+    found = re.findall(r"(?<![A-Za-z0-9.])(\d+(?:\.\d+)?)([BbMm])(?![A-Za-z0-9])", name)
+    if not found:
+        return None
+    number, unit = found[-1]
+    return float(number) * (1e9 if unit in "Bb" else 1e6)
+
+
+def training_tokens(recipe: Recipe, mean_length: float, processes: int) -> float | None:
+    """Completion tokens sampled in training: steps x rows per update / updates per sampled batch x mean length."""
+    if recipe.budget.generated_tokens is not None:
+        return float(recipe.budget.generated_tokens)
+    trainer = recipe.trainer
+    rows = int(trainer_value(trainer, "per_device_train_batch_size")) * processes
+    rows *= int(trainer_value(trainer, "gradient_accumulation_steps"))
+    fresh = rows / int(trainer_value(trainer, "num_iterations"))
+    steps = int(trainer_value(trainer, "max_steps"))
+    if steps <= 0:
+        questions = training_questions(recipe)
+        if questions is None:
+            return None
+        groups = rows / int(trainer_value(trainer, "num_generations"))
+        steps = int(questions / groups * float(trainer_value(trainer, "num_train_epochs")))
+    return steps * fresh * mean_length * int(trainer_value(trainer, "max_completion_length"))
+
+
+def training_questions(recipe: Recipe) -> int | None:
+    """Rows of the training set; None where only loading it could tell."""
+    name = recipe.data.name
+    known: int | None = SIZES["train"] if name in CAPS else TRAINING_SETS.get(name)
+    if known is None and name.endswith(".jsonl") and Path(name).is_file():
+        with open(name, "rb") as file:
+            known = sum(1 for line in file if line.strip())
+    if recipe.data.limit is not None:
+        return min(recipe.data.limit, known or recipe.data.limit)
+    return known
+
+
+class _Loose(yaml.SafeLoader):
+    """Reads lm-eval's task files for their plain values; `!function` and other tags are taken as text."""
+
+
+_Loose.add_multi_constructor("!", lambda loader, suffix, node: str(node.value))
+
+
+def questions_of(task: str, limit: int | None = None) -> int | None:
+    """Questions of an evaluation task, from its file; None when the file doesn't say."""
+    path = catalog.names("evals", ".yaml").get(task)
+    if path is None:
+        return None
+    values: dict[str, Any] = yaml.load(path.read_text(), Loader=_Loose) or {}
+    details = values.get("dataset_kwargs") or {}
+    count = details.get("items")
+    if isinstance(count, Mapping):
+        count = max(count.values())
+    if count is None and "cap" in details:
+        count = SIZES["validation" if details.get("split") == "validation" else "test"]
+    if count is None:
+        return limit
+    return min(int(count), limit) if limit else int(count)

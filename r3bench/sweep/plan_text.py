@@ -1,0 +1,104 @@
+"""A plan as text for people and as plain data for programs."""
+
+import dataclasses
+import math
+from typing import Any
+
+from r3bench.sweep.plan import Plan
+
+KINDS = {"main": "main effect", "leave_one_out": "leave one out", "add_one": "add one", "interaction": "interaction"}
+SHOWN_RUNS = 40  # combinations listed in full
+
+
+def plan_data(plan: Plan) -> dict[str, Any]:
+    """JSON-ready; an effect that can't be seen at all is null."""
+    return dict(_finite(dataclasses.asdict(plan)))
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def plan_text(plan: Plan) -> str:
+    """The plan in sections: runs, what it can see, cost, alternatives, warnings."""
+    sections = [_runs(plan), _resolution(plan), _cost(plan), _alternatives(plan)]
+    if plan.warnings:
+        sections.append("\n".join(f"warning: {line}" for line in plan.warnings))
+    return "\n\n".join(section for section in sections if section)
+
+
+def _runs(plan: Plan) -> str:
+    names: dict[str, list[int]] = {}
+    for run in plan.runs:
+        names.setdefault(run["name"], []).append(run["seed"])
+    lines = [f"{plan.name}: {len(plan.runs)} runs"]
+    for name, seeds in list(names.items())[:SHOWN_RUNS]:
+        what = "evaluated as it is" if name == "base-model" else f"seeds {', '.join(map(str, seeds))}"
+        lines.append(f"  {name:<40} {what}")
+    if len(names) > SHOWN_RUNS:
+        lines.append(f"  ... and {len(names) - SHOWN_RUNS} more")
+    for duplicate in plan.duplicates:
+        lines.append(f"  not run: {duplicate['name']} s{duplicate['seed']}: {duplicate['reason']}")
+    if plan.aliases:
+        lines.append("  half fraction; these effects can't be told apart:")
+        lines += [f"    {effect} = {other}" for effect, other in plan.aliases]
+    return "\n".join(lines)
+
+
+def _resolution(plan: Plan) -> str:
+    if not plan.benchmarks:
+        return ""
+    lines = [
+        f"Smallest effect found with {100 * plan.power:.0f} % power (points; in brackets: on questions like these)"
+    ]
+    for benchmark in plan.benchmarks:
+        seen = [
+            f"{name} {_points(benchmark.effects[kind])} ({_points(benchmark.like_these[kind])})"
+            for kind, name in KINDS.items()
+            if kind in benchmark.effects
+        ]
+        lines.append(f"  {benchmark.task:<16} {benchmark.questions} x {benchmark.samples} answers: {', '.join(seen)}")
+    assumed: dict[str, list[str]] = {}
+    for benchmark in plan.benchmarks:
+        a = benchmark.assumptions
+        text = (
+            f"run SD {100 * a.run_sd:.2g}, run-by-question SD {100 * a.run_question_sd:.2g}, "
+            f"p(1-p) {a.within_question:.3f}, effect SD over questions {100 * a.question_effect_sd:.2g} "
+            f"({benchmark.source})"
+        )
+        assumed.setdefault(text, []).append(benchmark.task)
+    lines += [f"  assuming for {', '.join(tasks)}: {text}" for text, tasks in assumed.items()]
+    return "\n".join(lines)
+
+
+def _points(effect: float) -> str:
+    return f"{100 * effect:.1f}" if math.isfinite(effect) else "none"
+
+
+def _cost(plan: Plan) -> str:
+    training = "unknown" if plan.training_tokens is None else f"{plan.training_tokens / 1e6:,.1f}M"
+    lines = [
+        "Cost of all runs",
+        f"  tokens           {training} sampled in training, {plan.evaluation_tokens / 1e6:,.1f}M in evaluation "
+        f"(answers at {100 * plan.mean_length:.0f} % of the cap)",
+    ]
+    if plan.device_hours:
+        hours = ", ".join(f"{kind} {value:,.1f}" for kind, value in plan.device_hours.items())
+        lines.append(f"  device-hours     {hours}")
+    lines.append(
+        f"  disk             {plan.peak_disk_gb:,.1f} GB at most with {plan.slots} at a time, "
+        f"{plan.kept_disk_gb:,.1f} GB in the end"
+    )
+    return "\n".join(lines)
+
+
+def _alternatives(plan: Plan) -> str:
+    if not plan.alternatives:
+        return ""
+    lines = ["Alternatives (cost in tokens, smallest main effect on the worst benchmark in points)"]
+    lines += [f"  {a.change:<48} {a.cost:5.2f}x  {_points(a.effect)}" for a in plan.alternatives]
+    return "\n".join(lines)

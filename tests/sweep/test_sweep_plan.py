@@ -1,0 +1,141 @@
+"""`plan`: cells, resolution, cost, alternatives; and that it needs neither torch nor TRL."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from r3bench import catalog
+from r3bench.analysis.power import VarianceAssumptions, detectable_effect
+from r3bench.errors import ConfigError
+from r3bench.sweep.cells import enumerate_cells
+from r3bench.sweep.cost import parameters, questions_of, run_cost
+from r3bench.sweep.grid import load_grid, parse_grid
+from r3bench.sweep.plan import plan
+from r3bench.sweep.plan_text import plan_data, plan_text
+
+GRIDS = sorted(catalog.names("ablations", ".yaml"))
+RECIPES = sorted(catalog.names("ablations", ".yaml", "recipes"))
+
+
+@pytest.mark.parametrize("name", GRIDS)
+def test_every_shipped_grid_loads_and_plans(home, name):
+    cells, _ = enumerate_cells(load_grid(name))
+    assert len(cells) >= 5 and load_grid(name).description
+    made = plan(name)
+    assert len(made.runs) == len(cells) and made.benchmarks and made.training_tokens > 0
+    assert name in plan_text(made)
+    json.dumps(plan_data(made), allow_nan=False)
+
+
+def test_the_grids_the_papers_need_are_there():
+    assert {"quickstart", "r3", "r3_leave_one_out", "controls", "baselines", "rivals"} <= set(GRIDS)
+    assert len(enumerate_cells(load_grid("r3"))[0]) == 16 * 3 + 1
+    names = {c.name for c in enumerate_cells(load_grid("r3_leave_one_out"))[0]}
+    assert {"reflection+ranking", "replay+ranking", "replay+reflection", "replay+reflection+ranking"} <= names
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_every_shipped_recipe_can_be_a_base(home, name):
+    grid = {"name": "g", "recipe": name, "factors": {"reward.length_bonus": [False, True]}, "seeds": [0]}
+    assert len(enumerate_cells(parse_grid(grid, "g.yaml"))[0]) == 3
+
+
+def test_main_effect_is_the_formula_written_out(home, grid_values):
+    made = plan(parse_grid(grid_values, "toy.yaml"))
+    a = VarianceAssumptions(within_question=0.12)
+    variance = a.run_sd**2 + (a.run_question_sd**2 + a.within_question / 2) / 400
+    expected = detectable_effect(a, questions=400, samples=2, seeds=2, weight=1.0, df=4)
+    assert made.benchmarks[0].effects["main"] == pytest.approx(expected)
+    from scipy import stats
+
+    critical = stats.t.ppf(0.975, 4)
+    found = stats.nct.sf(critical, 4, expected / (variance / 2) ** 0.5)
+    assert found == pytest.approx(0.8, abs=0.01)
+
+
+def test_more_seeds_and_more_samples_see_more_and_cost_more(home, grid_values):
+    made = {a.change: a for a in plan(parse_grid(grid_values, "toy.yaml")).alternatives}
+    now = made["2 seeds x 2 samples"]
+    assert now.cost == pytest.approx(1.0)
+    assert made["3 seeds x 2 samples"].effect < now.effect and made["3 seeds x 2 samples"].cost == pytest.approx(1.5)
+    assert made["2 seeds x 4 samples"].effect < now.effect and 1 < made["2 seeds x 4 samples"].cost < 2
+    assert made["2 seeds x 1 samples"].effect > now.effect and made["2 seeds x 1 samples"].cost < 1
+
+
+def test_a_wish_the_grid_can_not_see_is_said_with_the_cheapest_that_can(home, grid_values):
+    grid = parse_grid(grid_values, "toy.yaml")
+    made = plan(grid, effect=0.02)
+    assert any("can't see an effect of 2.0 points" in w for w in made.warnings)
+    best = made.alternatives[-1]
+    assert best.change.startswith("cheapest that sees 2 points") and best.effect <= 0.02
+    assert not plan(grid, effect=0.2).warnings
+    hopeless = plan(grid, effect=0.0001)
+    assert any("no number of seeds" in w for w in hopeless.warnings)
+
+
+def test_assumptions_can_be_given_and_are_printed(home, grid_values):
+    grid = parse_grid(grid_values, "toy.yaml")
+    noisy = plan(grid, assume={"run_sd": 0.05})
+    assert noisy.benchmarks[0].effects["main"] > plan(grid).benchmarks[0].effects["main"]
+    assert "run SD 5" in plan_text(noisy) and "(given)" in plan_text(noisy)
+    with pytest.raises(ConfigError, match="did you mean 'run_sd'"):
+        plan(grid, assume={"run_ds": 0.05})
+    with pytest.raises(ConfigError, match="within_question"):
+        plan(grid, assume={"within_question": 0.5})
+
+
+def test_tokens_of_a_run_counted_by_hand(home):
+    recipe = next(c.recipe for c in enumerate_cells(load_grid("quickstart"))[0] if c.name == "base")
+    cost = run_cost(recipe, mean_length=0.5)
+    assert cost.training_tokens == 50 * 64 * 24 and cost.evaluation_tokens == 400 * 4 * 24
+    given = run_cost(recipe, rate=100.0)
+    assert given.device_hours == {"given rate": pytest.approx((50 * 64 * 24 + 400 * 4 * 24) / 100 / 3600)}
+
+
+def test_a_token_budget_is_the_token_count_and_lifts_the_step_limit(home, grid_values):
+    grid_values["budget"] = {"generated_tokens": 64_000}
+    made = plan(parse_grid(grid_values, "toy.yaml"))
+    assert made.training_tokens == 8 * 64_000
+    recipe = enumerate_cells(parse_grid(grid_values, "toy.yaml"))[0][1].recipe
+    assert recipe.budget.generated_tokens == 64_000 and recipe.trainer["max_steps"] == 1000
+    grid_values["set"] = {"trainer.lr_scheduler_type": "linear"}
+    with pytest.raises(ConfigError, match="learning rate that doesn't depend on the number of steps"):
+        plan(parse_grid(grid_values, "toy.yaml"))
+
+
+def test_sizes_from_names_and_task_files(home):
+    assert parameters("Qwen/Qwen2.5-7B-Instruct") == 7e9
+    assert parameters("HuggingFaceTB/SmolLM2-135M-Instruct") == 135e6
+    assert parameters("someone/model") is None
+    assert questions_of("aime24") == 30 and questions_of("embedded") == 400 and questions_of("math500", 50) == 50
+
+
+def test_half_fraction_prints_its_aliases(home, grid_values):
+    grid_values["factors"] |= {"ranking": ["off", "on"], "reflection": ["off", "on"]}
+    grid_values["design"] = "half"
+    text = plan_text(plan(parse_grid(grid_values, "toy.yaml")))
+    assert "replay = bonus:ranking:reflection" in text and "replay:bonus = ranking:reflection" in text
+
+
+def test_plan_and_status_load_neither_torch_nor_trl_nor_optuna():
+    code = (
+        "import sys; from r3bench.sweep.plan import plan; from r3bench.sweep import status, plan_text; "
+        "plan('quickstart'); print([m for m in ('torch', 'trl', 'optuna', 'pandas', 'datasets') if m in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_from_a_finished_study(home, grid_values):
+    from toy import run_toy
+
+    from r3bench.sweep.ablate import ablate
+    from r3bench.sweep.inline import InlineExecutor
+
+    grid = parse_grid(grid_values, "toy.yaml")
+    ablate(grid, home / "runs", run=run_toy, executor=InlineExecutor(), say=lambda line: None)
+    made = plan(grid, from_study=home / "runs" / "toy")
+    assert made.training_tokens == 8 * 200 and list(made.device_hours) == ["toy"]
+    assert "toy" in made.benchmarks[0].source and made.benchmarks[0].assumptions != VarianceAssumptions()
