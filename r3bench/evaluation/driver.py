@@ -32,7 +32,8 @@ def evaluate(
     states are as before afterwards.
 
     Args:
-        model: a folder, a hub id, or (model, tokenizer).
+        model: a folder, a hub id, the address of an OpenAI-compatible server ('http://host:8000/v1', '#name' behind it
+            for one of several models), or (model, tokenizer).
         section: tasks and sampling.
         out: answers go to `out/<task>/<shard>.parquet`, columns `records.ANSWER_COLUMNS`.
         default_max_tokens: response cap where the section has none.
@@ -68,6 +69,10 @@ def evaluate(
 
 
 def _backend(model: str | Path | tuple[Any, Any], batch_size: int) -> Backend:
+    if isinstance(model, str) and model.startswith(("http://", "https://")):
+        from r3bench.evaluation.server import ServerBackend
+
+        return ServerBackend(model, batch_size)
     from r3bench.evaluation.hf import HFBackend
 
     if isinstance(model, tuple):

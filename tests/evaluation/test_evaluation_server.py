@@ -1,0 +1,134 @@
+"""The server backend against a small server that speaks the protocol."""
+
+import json
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from r3bench.config.sections import EvalSection
+from r3bench.errors import ConfigError, StateError
+from r3bench.evaluation import server as server_module
+from r3bench.evaluation import shards
+from r3bench.evaluation.driver import evaluate
+from r3bench.evaluation.sampling import Draw, Sampling
+from r3bench.evaluation.server import ServerBackend
+
+
+class Fake:
+    """Answers depend on the question and the seed; `failures` are HTTP codes (or 'drop') sent before a good reply."""
+
+    def __init__(self):
+        self.failures, self.requests, self.models = [], [], [{"id": "tiny", "max_model_len": 4096}]
+        self.lock = threading.Lock()
+        fake = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def log_message(self, *_):
+                pass
+
+            def reply(self, code, value):
+                content = json.dumps(value).encode()
+                self.send_response(code)
+                self.send_header("Content-Length", str(len(content)))
+                self.end_headers()
+                self.wfile.write(content)
+
+            def do_GET(self):
+                self.reply(200, {"data": fake.models})
+
+            def do_POST(self):
+                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                with fake.lock:
+                    failure = fake.failures.pop(0) if fake.failures else None
+                    if failure is None:
+                        fake.requests.append((self.path, body, self.headers.get("Authorization")))
+                if failure == "drop":
+                    self.connection.close()
+                elif failure == "nonsense":
+                    self.reply(200, {"choices": []})
+                elif failure:
+                    self.reply(failure, {"error": {"message": "no such luck"}})
+                else:
+                    value = body["seed"] % 10
+                    ended = "length" if value == 3 else "stop"
+                    self.reply(200, {
+                        "choices": [{"message": {"content": rf"so \boxed{{{value}}}"}, "finish_reason": ended}],
+                        "usage": {"completion_tokens": value + 1},
+                    })  # fmt: skip
+
+        self.http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.address = f"http://127.0.0.1:{self.http.server_port}/v1"
+        threading.Thread(target=self.http.serve_forever, daemon=True).start()
+
+
+@pytest.fixture
+def fake(monkeypatch):
+    monkeypatch.setattr(server_module, "PAUSE", 0.001)
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    found = Fake()
+    yield found
+    found.http.shutdown()
+    found.http.server_close()
+
+
+def test_an_evaluation_through_a_server(fake, tmp_path, monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", "secret")
+    section = EvalSection(tasks=("embedded",), samples=2, limit=12, temperature=0.7, top_p=0.9, max_tokens=100)
+    summary = evaluate(fake.address, section, tmp_path, default_max_tokens=1, quiet=True)["embedded"]
+    assert (summary["questions"], summary["samples"]) == (12, 2)
+    assert len(fake.requests) == 24
+    rows = shards.read(tmp_path / "embedded")
+    for row in rows:
+        value = row["seed"] % 2**31 % 10
+        assert row["extracted"] == str(value) and row["tokens"] == value + 1 and row["truncated"] == (value == 3)
+        assert row["correct"] == (row["gold"] == str(value))
+    path, body, key = fake.requests[0]
+    assert path == "/v1/chat/completions" and key == "Bearer secret"
+    assert (body["model"], body["temperature"], body["top_p"], body["max_tokens"]) == ("tiny", 0.7, 0.9, 100)
+    assert body["messages"][0]["role"] == "user" and "boxed" in body["messages"][0]["content"]
+    assert len({body["seed"] for _, body, _ in fake.requests}) == 24
+    evaluate(fake.address, section, tmp_path, default_max_tokens=1, quiet=True)
+    assert len(fake.requests) == 24
+
+
+def test_failures_that_pass_are_tried_again(fake):
+    backend = ServerBackend(fake.address, 1)
+    fake.failures = [503, "drop", 429]
+    draw = Draw("q", 0, 7, backend.chat([{"role": "user", "content": "?"}]))
+    (answer,) = backend.generate([draw], Sampling(1.0, 1.0, 10), lambda _: None)
+    assert answer.text == r"so \boxed{7}"
+
+
+@pytest.mark.parametrize(
+    ("failures", "kind", "message"),
+    [
+        ([400], ConfigError, "HTTP 400.*no such luck"),
+        ([503] * 6, StateError, "no usable reply in 6 tries; last: HTTP 503"),
+        (["nonsense"], StateError, "a reply without choices"),
+    ],
+)
+def test_other_failures_are_said(fake, failures, kind, message):
+    backend = ServerBackend(fake.address, 2)
+    fake.failures = failures
+    with pytest.raises(kind, match=message):
+        backend.generate([Draw("q", 0, 7, "[]")], Sampling(1.0, 1.0, 10), lambda _: None)
+
+
+def test_models_are_chosen_by_name(fake):
+    fake.models = [{"id": "a"}, {"id": "large"}]
+    assert ServerBackend(f"{fake.address}#large", 1).model == "large"
+    with pytest.raises(ConfigError, match="several models"):
+        ServerBackend(fake.address, 1)
+    with pytest.raises(ConfigError, match="no model 'larg'; did you mean 'large'"):
+        ServerBackend(f"{fake.address}#larg", 1)
+    fake.models = []
+    with pytest.raises(ConfigError, match="lists no model"):
+        ServerBackend(fake.address, 1)
+
+
+def test_a_cap_beyond_the_context_and_no_server_at_all(fake):
+    with pytest.raises(ConfigError, match="the server's context is 4096"):
+        ServerBackend(fake.address, 1).generate([Draw("q", 0, 7, "[]")], Sampling(1.0, 1.0, 5000), lambda _: None)
+    with pytest.raises(StateError, match="no usable reply"):
+        ServerBackend("http://127.0.0.1:9/v1", 1)
