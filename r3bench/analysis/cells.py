@@ -1,6 +1,6 @@
 """Per cell: accuracy with its interval, gains over the untrained model and over all off, cost, and whether it acted."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,6 +45,7 @@ class CellRow:
     generated_tokens: float | None  # completion tokens sampled in training, mean over runs
     train_seconds: float | None  # mean over runs
     acted: Mapping[str, tuple[int, int]]  # component -> (runs in which it acted, runs in which it was on)
+    summary: Mapping[str, float]  # the evaluation's own figures, mean over runs: 'pass@k', 'maj@k', 'no_answer', ...
 
     def record(self) -> dict[str, Any]:
         """Flat JSON form; accuracies 0-1."""
@@ -53,7 +54,7 @@ class CellRow:
             "runs": list(self.runs), "seeds": list(self.seeds), "diverged": self.diverged, "failed": self.failed,
             "best": self.best, "tokens": self.tokens, "truncated": self.truncated,
             "generated_tokens": self.generated_tokens, "train_seconds": self.train_seconds,
-            "acted": {k: list(v) for k, v in self.acted.items()},
+            "acted": {k: list(v) for k, v in self.acted.items()}, "summary": dict(self.summary),
         }  # fmt: skip
         for key, estimate in (("accuracy", self.accuracy), ("gain_base", self.gain_base), ("gain_off", self.gain_off)):
             flat[key] = estimate.value if estimate else None
@@ -64,6 +65,19 @@ class CellRow:
         return flat
 
 
+@dataclass(frozen=True)
+class BestCell:
+    """The cell with the highest mean against all off, allowing for its having been picked."""
+
+    benchmark: str
+    label: str
+    gain: float
+    low: float | None  # interval at the level of all comparisons together (Bonferroni), on questions like these
+    high: float | None
+    p_adjusted: float | None  # two-sided, times the number of cells it was picked from
+    candidates: int  # cells compared with all off
+
+
 _Found = tuple[Estimate | None, Estimate | None, Estimate | None, bool]  # accuracy, gain_base, gain_off, best
 
 
@@ -71,7 +85,7 @@ def cell_rows(results: Results, failed_score: str | None = None) -> list[CellRow
     """All cells on all benchmarks and on the macro average: benchmark by benchmark, the untrained model first."""
     rows: list[CellRow] = []
     for name, members in benchmark_sets(results).items():
-        data = prepare(results, name, members, failed_score)
+        data = prepare(results, name, members, failed_score, base_alone=True)
         found = _estimates(results, data) if data else {}
         order = [-1] if any(r.base for r in results.runs) else []
         for index in [*order, *range(len(results.cells))]:
@@ -108,7 +122,19 @@ def _row(results: Results, name: str, members: tuple[str, ...], index: int, foun
         generated_tokens=float(np.mean([t.generated_tokens for t in trained])) if trained else None,
         train_seconds=float(np.mean([t.train_seconds for t in trained])) if trained else None,
         acted=acted,
+        summary=_summary([r.record.eval for r in runs if r.record is not None], members),
     )
+
+
+def _summary(records: Sequence[Mapping[str, Mapping[str, Any]]], members: tuple[str, ...]) -> dict[str, float]:
+    """Figures of the evaluation that every run has, averaged over runs; empty for a macro average."""
+    if len(members) > 1:
+        return {}
+    found = [r[members[0]] for r in records if members[0] in r]
+    wanted = [
+        k for k in (found[0] if found else ()) if k.startswith(("pass@", "maj@")) or k in ("no_answer", "timeouts")
+    ]
+    return {k: float(np.mean([f[k] for f in found])) for k in wanted if all(k in f for f in found)}
 
 
 def _lengths(results: Results, members: tuple[str, ...], where: np.ndarray) -> tuple[float | None, float | None]:
@@ -157,6 +183,30 @@ def _estimates(results: Results, data: Prepared) -> dict[int, _Found]:
     for index, i in place.items():
         found[index][3] = i == winner
     return {index: (values[0], values[1], values[2], values[3]) for index, values in found.items()}
+
+
+def best_cells(results: Results, failed_score: str | None = None) -> list[BestCell]:
+    """Per benchmark (macro average first) the best cell by its mean, against all off; none where all off was not run.
+
+    The highest of several noisy means is too high: interval and p are those of `candidates` comparisons at once.
+    """
+    found = []
+    for name, members in benchmark_sets(results).items():
+        data = prepare(results, name, members, failed_score)
+        reference = tuple(levels[0] for levels in results.factors.values())
+        if data is None or reference not in data.cells or len(data.cells) < 2:
+            continue
+        average, off = data.cell_weights(), data.cells.index(reference)
+        others = [i for i in range(len(data.cells)) if i != off]
+        parts = two_way(data.scores, average[others] - average[off], data.error, data.untrained)
+        i = int(np.argmax(parts.estimate))
+        one, count = slice(i, i + 1), len(others)
+        level = 1 - (1 - results.declared.confidence) / count
+        wide = interval(parts.estimate[one], parts.total[one], parts.df[one], level)[0]
+        p = None if wide.p is None else min(1.0, wide.p * count)
+        label = results.label(data.cells[others[i]])
+        found.append(BestCell(name, label, float(parts.estimate[i]), wide.low, wide.high, p, count))
+    return found
 
 
 def _with_intervals(data: Prepared, weights: np.ndarray, confidence: float) -> list[Estimate]:

@@ -1,12 +1,13 @@
 """Results from any trainer: a long CSV or parquet table, checked row by row, then analysed like a study of our own."""
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from r3bench.analysis.cells import cell_rows
+from r3bench.analysis.cells import best_cells, cell_rows
 from r3bench.analysis.declared import Declared
 from r3bench.analysis.effects import effects
 from r3bench.analysis.prepare import benchmark_sets
@@ -23,7 +24,8 @@ def analyze(path: str | Path, declared: Declared | None = None) -> dict[str, Any
 
     Returns:
         `effects`: one record per effect (`Effect.record`); `cells`: one per benchmark and cell (`CellRow.record`);
-        `variance`: benchmark -> components (`variance_table`); `sensitivity`: main effects without failed runs;
+        `variance`: benchmark -> components (`variance_table`); `best`: the best cell against all off, allowing for its
+        having been picked; `sensitivity`: main effects without failed runs;
         `notes`: what a reader must know. Estimates are differences of accuracy (0-1), `se` the two-way one.
 
     Raises:
@@ -51,6 +53,7 @@ def analysis(results: Results) -> dict[str, Any]:
         "effects": [e.record() for e in found],
         "cells": [c.record() for c in cell_rows(results)],
         "variance": variance_table(results),
+        "best": [asdict(b) for b in best_cells(results)],
         "sensitivity": dropped,
         "notes": list(dict.fromkeys([*notes, *results.notes])),
     }

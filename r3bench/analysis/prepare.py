@@ -52,14 +52,17 @@ def benchmark_sets(results: Results) -> dict[str, tuple[str, ...]]:
     return {MACRO: macro, **sets} if len(macro) > 1 else sets
 
 
-def prepare(results: Results, name: str, members: Sequence[str], failed_score: str | None = None) -> Prepared | None:
-    """Arrays for one benchmark or macro average; None if no trained run has it.
+def prepare(
+    results: Results, name: str, members: Sequence[str], failed_score: str | None = None, *, base_alone: bool = False
+) -> Prepared | None:
+    """Arrays for one benchmark or macro average; None if no trained run has it (or, on request, no row at all).
 
     Args:
         results: the study.
         name: what to call it.
         members: benchmarks that are averaged with equal weight.
         failed_score: 'base', 'zero' or 'drop' for runs that diverged or failed; the declared rule if left out.
+        base_alone: also if the untrained model is all there is.
     """
     rule = failed_score or results.declared.failed_score
     scores = [results.benchmarks[m] for m in members]
@@ -75,7 +78,7 @@ def prepare(results: Results, name: str, members: Sequence[str], failed_score: s
         said = {"base": "score as the base model", "zero": "score 0", "drop": "are left out"}[rule]
         notes.append(f"{int(failed.sum())} of {int((~base).sum())} runs diverged or failed and {said}")
     rows = np.flatnonzero(keep)
-    if not (~base[rows]).any():
+    if not rows.size or (base[rows].all() and not base_alone):
         return None
     arrays = []
     for score in scores:

@@ -77,7 +77,7 @@ def render_report(results: Results, folder: Path | None) -> tuple[str, list[plot
         answer=answer_text(results, top, cells),
         pictures=[(p.name, p.caption, p.alt, Markup(p.svg())) for p in pictures],
         tables=[Markup(to_html(t)) for t in tables],
-        matched=[Markup(to_html(matched_table(results, curves, axis))) for axis in ("tokens", "seconds")]
+        matched=[Markup(to_html(matched_table(results, curves, axis))) for axis in ("tokens", "seconds", "steps")]
         if curves
         else [],
         variance=Markup(to_html(variance_html_table(results))),

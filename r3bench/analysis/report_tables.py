@@ -18,7 +18,7 @@ def matched_table(results: Results, curves: Mapping[str, Sequence[RunCurve]], ax
     """Cells at the same budget: area under the training curve, and where they reach the baseline's peak."""
     baseline = next((results.label(c) for c in results.cells if results.label(c) in curves), None)
     found, budget = matched(curves, axis, baseline, results.declared.confidence)
-    unit = "generated tokens" if axis == "tokens" else "device seconds"
+    unit = {"tokens": "generated tokens", "seconds": "device seconds", "steps": "optimiser steps"}[axis]
 
     def span(low: float | None, high: float | None, say: Any) -> str:
         return "" if low is None or high is None else f" ({say(low)} to {say(high)})"

@@ -20,7 +20,9 @@ from r3bench.files import read_json
 
 def default_question(results: Results) -> str:
     """What a grid asks, if its author did not say."""
-    names = ", ".join(results.factors) or "the recipe"
+    names = ", ".join(results.factors)
+    if not results.factors:
+        return f"How accurate is the model on {', '.join(results.benchmarks)}?"
     return f"Does each of {names} change accuracy on {', '.join(results.benchmarks)}, alone and given the others?"
 
 
@@ -79,11 +81,15 @@ def answer_text(results: Results, top: Sequence[Effect], cells: Sequence[CellRow
         sentences.append(
             f"training with everything off changes the untrained model by {points(off.gain_base.value, True)} points"
         )
-    sentences.append(f"the best cell is {best.label}" if best else "no cell is shown to beat all others")
+    if len(results.cells) > 1:
+        sentences.append(f"the best cell is {best.label}" if best else "no cell is shown to beat all others")
+    sentences += [
+        f"{row.label} scores {points(row.accuracy.value)} points" for row in cells if row.accuracy and len(cells) < 3
+    ]
     lost = len(results.lost)
     if lost:
         sentences.append(f"{lost} of {sum(not r.base for r in results.runs)} runs diverged or failed")
-    return plain(f"On {where}: " + "; ".join(sentences) + ".", 4000)
+    return plain(f"On {where}: " + ("; ".join(sentences) or "nothing is measured yet") + ".", 4000)
 
 
 def _all_off(row: CellRow) -> bool:
@@ -105,7 +111,10 @@ def environment_text(folder: Path | None, results: Results) -> list[str]:
                 record = read_json(path)
             except StateError:
                 continue
-            packages = record.pop("packages", {}) if isinstance(record, dict) else {}
+            if not isinstance(record, dict):
+                continue
+            packages = record.pop("packages", {})
+            record.pop("diff", None)  # pages of it; the file has it
             text.append(
                 plain(", ".join(f"{k}: {v}" for k, v in record.items() if not isinstance(v, dict | list)), 1000)
             )

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from r3bench.analysis.cells import CellRow, Estimate, cell_rows
+from r3bench.analysis.cells import CellRow, Estimate, best_cells, cell_rows
 from r3bench.analysis.effects import Effect, effects
 from r3bench.analysis.frame import Column, Entry, Table, count, decimal, points, with_interval
 from r3bench.analysis.layouts import paper_table
@@ -58,6 +58,7 @@ def study_tables(
         found, notes = effects(results, draws=0)
     names = list(benchmark_sets(results))
     tables = [cell_table(results, name, [r for r in rows if r.benchmark == name]) for name in names]
+    tables += [t for name in results.benchmarks if (t := answer_table(results, name, rows)) is not None]
     if found:
         tables.append(effect_table(results, [e for e in found if e.benchmark == names[0]], notes))
     if results.lost:
@@ -126,6 +127,30 @@ def outcome_text(row: CellRow) -> str:
     return ", ".join(f"{n} {what}" for n, what in parts if n)
 
 
+def answer_table(results: Results, benchmark: str, rows: Sequence[CellRow]) -> Table | None:
+    """What the evaluation counted besides accuracy: pass@k, maj@k, answers not found, gradings timed out."""
+    rows = [r for r in rows if r.benchmark == benchmark and r.summary]
+    keys = list(dict.fromkeys(k for r in rows for k in sorted(r.summary, key=lambda k: (k[0] not in "pm", k))))
+    if not rows:
+        return None
+    body = [[Entry(r.label), *(Entry(points(r.summary.get(k)), r.summary.get(k)) for k in keys)] for r in rows]
+    heads = [Column({"no_answer": "no answer %", "timeouts": "timed out %"}.get(k, k)) for k in keys]
+    notes = ["means over runs, in points, without intervals: accuracy is what the analysis is about"]
+    return Table(
+        f"{results.name}: answers, {benchmark}", [Column("cell", "left"), *heads], body, notes, f"answers-{benchmark}"
+    )
+
+
+def _best_note(results: Results, benchmark: str) -> list[str]:
+    best = next((b for b in best_cells(results) if b.benchmark == benchmark), None)
+    if best is None or best.low is None or best.high is None:
+        return []
+    return [
+        f"highest mean: {best.label}, {points(best.gain, True)} ({points(best.low, True)} to "
+        f"{points(best.high, True)}) over all off, allowing for its having been picked out of {best.candidates}"
+    ]
+
+
 def _cell_notes(results: Results, benchmark: str, rows: Sequence[CellRow]) -> list[str]:
     percent = round(100 * results.declared.confidence)
     members = benchmark_sets(results)[benchmark]
@@ -134,6 +159,7 @@ def _cell_notes(results: Results, benchmark: str, rows: Sequence[CellRow]) -> li
     notes = [
         f"accuracy in points, {percent} % intervals {LIKE_THESE}; {size}, {'-'.join(map(str, samples))} answers each"
     ]
+    notes += _best_note(results, benchmark)
     if not any(r.best for r in rows):
         notes.append("no cell is marked best: none is shown to beat every other one (Holm-adjusted)")
     if any(r.accuracy and r.accuracy.like_these.se is None for r in rows):
@@ -189,7 +215,13 @@ def cell_frame(rows: Sequence[CellRow]) -> Table:
     for record in records:
         levels = {f: record["levels"].get(f) for f in factors}
         acted = " ".join(f"{c}:{did}/{on}" for c, (did, on) in sorted(record["acted"].items()))
-        joined = {"runs": " ".join(record["runs"]), "seeds": " ".join(map(str, record["seeds"])), "acted": acted}
+        figures = " ".join(f"{k}:{v!r}" for k, v in sorted(record["summary"].items()))
+        joined = {
+            "summary": figures,
+            "runs": " ".join(record["runs"]),
+            "seeds": " ".join(map(str, record["seeds"])),
+            "acted": acted,
+        }
         flat.append({"benchmark": record["benchmark"], "cell": record["cell"], **levels} | {
             k: joined.get(k, v) for k, v in record.items() if k not in ("benchmark", "cell", "levels")})  # fmt: skip
     return _frame(flat, "cells")

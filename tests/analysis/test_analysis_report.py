@@ -146,6 +146,8 @@ def test_one_seed_and_one_cell_and_a_plain_table_also_get_a_report(tmp_path):
     page = write_report(table, tmp_path / "t.html", figures=False).read_text()
     assert "No answers are stored" in page and "trick" in page
     assert len(analyze(table)["cells"]) == 2
+    base = make_study(tmp_path / "base", Spec(seeds=()))
+    assert "untrained model scores" in write_report(base, tmp_path / "c.html", figures=False).read_text()
     bare = make_study(tmp_path / "bare", Spec(factors={"replay": ["off"]}, seeds=(0,), base_model=False))
     assert "No effect can be estimated" in write_report(bare, tmp_path / "b.html", figures=False).read_text()
 

@@ -11,7 +11,7 @@ import pytest
 from synthetic import Spec, make_study
 
 from r3bench.analysis import load_study, render_tables, trace, write_tables
-from r3bench.analysis.cells import cell_rows
+from r3bench.analysis.cells import best_cells, cell_rows
 from r3bench.analysis.effects import effects
 from r3bench.analysis.frame import Column, Entry, Table
 from r3bench.analysis.provenance import trace_text
@@ -52,6 +52,32 @@ def test_cells_show_gain_over_the_untrained_model_with_an_interval(study):
     assert full.generated_tokens == 101_000 and full.train_seconds == 51
     text = render_tables(study)
     assert "ranking NEVER" in text and "never acted" in text
+
+
+def test_best_cell_allows_for_having_been_picked(study):
+    results = load_study(study)
+    best = next(b for b in best_cells(results) if b.benchmark == "embedded")
+    rows = [r for r in cell_rows(results) if r.benchmark == "embedded" and r.gain_off]
+    top = max(rows, key=lambda r: r.gain_off.value)
+    assert (best.label, best.gain, best.candidates) == (top.label, top.gain_off.value, 3)
+    assert best.p_adjusted == pytest.approx(min(1, 3 * top.gain_off.like_these.p))
+    alone = top.gain_off.like_these
+    stats = pytest.importorskip("scipy.stats")
+    assert best.gain - best.low == pytest.approx(stats.t.ppf(1 - 0.05 / 6, alone.df) * alone.se)
+    assert f"highest mean: {best.label}" in render_tables(study)
+
+
+def test_figures_of_the_evaluation_have_a_table(study):
+    text = render_tables(study)
+    assert "### demo: answers, embedded" in text
+    assert "| cell | maj@4 | pass@4 | no answer % |" in text and "| all off | 50.0 | 75.0 | 12.5 |" in text
+
+
+def test_the_untrained_model_alone_has_its_interval(tmp_path):
+    root = make_study(tmp_path / "s", Spec(seeds=()))
+    row = cell_rows(load_study(root))[0]
+    assert row.base and row.accuracy.like_these.se > 0 and row.accuracy.like_these.df == 39
+    assert "untrained model" in render_tables(root)
 
 
 def test_failed_runs_are_scored_shown_and_dropped_only_in_the_sensitivity_rows(troubled):
