@@ -1,15 +1,21 @@
 """`ablate`: run a grid, or what is left of it."""
 
 from collections.abc import Callable
-from concurrent.futures import Executor
+from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
-from r3bench.sweep.cells import enumerate_cells
+from r3bench.errors import StateError
+from r3bench.sweep.attempts import classify
+from r3bench.sweep.cells import BASE_MODEL, enumerate_cells
 from r3bench.sweep.dispatcher import Dispatcher, Report, Runner
 from r3bench.sweep.executors import make_executor
 from r3bench.sweep.grid import Grid, load_grid
+from r3bench.sweep.lock import exclusive
 from r3bench.sweep.study import Study
+from r3bench.sweep.tuning import check_tuning, run_search, space_of, tuning_folder, winners
+from r3bench.sweep.tuning import job as tuning_job
 from r3bench.sweep.worker import run_job
 
 
@@ -17,8 +23,10 @@ def open_study(grid: Grid | str, runs: Path, name: str | None = None) -> Study:
     """The study of a grid below `runs`; nothing is written."""
     if isinstance(grid, str):
         grid = load_grid(grid)
-    cells, duplicates = enumerate_cells(grid)
-    return Study(runs / (name or grid.name), grid, tuple(cells), tuple(duplicates))
+    root = runs / (name or grid.name)
+    cells, duplicates = enumerate_cells(grid, winners(root) if grid.tuning else None)
+    check_tuning(grid, cells[-1].recipe, grid.name)
+    return Study(root, grid, tuple(cells), tuple(duplicates))
 
 
 def ablate(
@@ -30,6 +38,7 @@ def ablate(
     executor: Executor | None = None,
     slots: int = 1,
     run: Runner = run_job,
+    search: Runner = run_search,
     say: Callable[[str], None] = print,
 ) -> Report:
     """Run every cell of a grid that isn't finished yet.
@@ -42,6 +51,7 @@ def ablate(
         executor: where cells run; the grid's `executor` section by default.
         slots: cells at a time, for a given executor.
         run: what a cell does, from and to JSON-ready data; training and evaluation by default.
+        search: what a cell's tuning does, likewise.
         say: takes a line for the user.
 
     Raises:
@@ -61,4 +71,39 @@ def ablate(
         if executor is None:
             executor, slots = make_executor(opened.grid.executor)
             stack.enter_context(executor)
+        if opened.grid.tuning is not None:
+            tune(opened, executor, slots, search, say)
+            opened = open_study(opened.grid, runs, study)
         return Dispatcher(opened, executor, slots=slots, run=run, index=index, say=say).dispatch()
+
+
+def tune(study: Study, executor: Executor, slots: int, search: Runner, say: Callable[[str], None]) -> None:
+    """Run the searches of a study's cells that aren't finished, `slots` at a time.
+
+    Raises:
+        StateError: a search failed; the others are finished first, and the same command goes on from there.
+    """
+    seen = {cell.name: cell for cell in reversed(study.cells) if cell.factors != BASE_MODEL}
+    assert study.grid.tuning is not None
+    todo = [
+        tuning_job(study.grid, cell.recipe, study.root)
+        for name, cell in reversed(seen.items())
+        if space_of(study.grid.tuning, cell.recipe) and not (tuning_folder(study.root, name) / "tuning.json").exists()
+    ]
+    failed = []
+    with exclusive(study.lock):
+        waiting: dict[Future[Any], str] = {}
+        while todo or waiting:
+            while todo and len(waiting) < slots:
+                work = todo.pop(0)
+                waiting[executor.submit(search, work)] = work["recipe"]["name"]
+            done, _ = wait(waiting, return_when=FIRST_COMPLETED)
+            for future in done:
+                name, error = waiting.pop(future), future.exception()
+                if error is None:
+                    found = future.result()
+                    say(f"{name}: tuned in {len(found['trials'])} trials: {found['params']}")
+                else:
+                    failed.append(f"{name}: {classify(error).message}")
+    if failed:
+        raise StateError(f"tuning failed for {len(failed)} cells; {failed[0]}")

@@ -54,19 +54,25 @@ def cell_name(factors: Mapping[str, str], grid_factors: Sequence[Factor]) -> str
     return "+".join(parts) or "base"
 
 
-def enumerate_cells(grid: Grid) -> tuple[list[Cell], list[Duplicate]]:
+def enumerate_cells(
+    grid: Grid, tuned: Mapping[str, Mapping[str, Any]] | None = None
+) -> tuple[list[Cell], list[Duplicate]]:
     """All runs of a grid in the order they are started (seeds outermost, so that early results cover every cell).
+
+    Args:
+        grid: the grid.
+        tuned: cell name -> settings that its search found best.
 
     Raises:
         ConfigError: a combination that isn't a valid recipe, named.
     """
     path = catalog.recipe_path(grid.recipe)
     base = apply_overrides(read_yaml(path), [])
-    _assign(base, grid.set)
+    assign(base, grid.set)
     if grid.eval:
         base["eval"] = {**(base.get("eval") or {}), **grid.eval}
     if grid.budget is not None:
-        _assign(base, _budget_keys(grid, base))
+        assign(base, _budget_keys(grid, base))
     factors = factors_of(grid, grid.name)
     levels = {f.name: list(f.levels) for f in factors}
     combinations = combinations_of(grid.design, levels, grid.cells)
@@ -83,6 +89,7 @@ def enumerate_cells(grid: Grid) -> tuple[list[Cell], list[Duplicate]]:
             keys: dict[str, Any] = {}
             for factor in factors:
                 keys |= factor.levels[combination[factor.name]]
+            keys |= (tuned or {}).get(name, {})
             recipe, ignored = _cell_recipe({**base, "name": name}, keys, seed, f"{grid.name}, cell {name}")
             cell = Cell(name, combination, seed, recipe, run_id(recipe))
             identity = cell.run_id.rpartition("-")[2]
@@ -118,7 +125,7 @@ def _cell_recipe(base: dict[str, Any], keys: Mapping[str, Any], seed: int, where
     ignored = []
     whole = {k: v for k, v in keys.items() if k.count(".") < 2 or not k.startswith("components.")}
     values = apply_overrides(base, [])
-    _assign(values, whole)
+    assign(values, whole)
     components = values.get("components") or {}
     for key, value in keys.items():
         if key in whole:
@@ -129,17 +136,17 @@ def _cell_recipe(base: dict[str, Any], keys: Mapping[str, Any], seed: int, where
         else:
             if isinstance(components[component], str):
                 components[component] = dict(catalog.component(component, where).presets[components[component]])
-            _assign(values, {key: value})
+            assign(values, {key: value})
     return _recipe(values, {}, seed, where), ignored
 
 
 def _recipe(values: dict[str, Any], keys: Mapping[str, Any], seed: int, where: str) -> Recipe:
     values = apply_overrides(values, [])
-    _assign(values, keys)
+    assign(values, keys)
     return dataclasses.replace(parse_recipe(values, where), seed=seed)
 
 
-def _assign(values: dict[str, Any], keys: Mapping[str, Any]) -> None:
+def assign(values: dict[str, Any], keys: Mapping[str, Any]) -> None:
     """Set dotted keys in place; shorthands (`model: name`) and `component: true` become mappings on the way."""
     for key, value in keys.items():
         *parents, last = key.split(".")

@@ -126,13 +126,20 @@ class _Loose(yaml.SafeLoader):
 _Loose.add_multi_constructor("!", lambda loader, suffix, node: str(node.value))
 
 
+def _task_file(task: str) -> dict[str, Any]:
+    path = catalog.names("evals", ".yaml").get(task)
+    return {} if path is None else dict(yaml.load(path.read_text(), Loader=_Loose) or {})
+
+
+def is_validation(task: str) -> bool:
+    """Whether a task's file reads a split called 'validation'."""
+    values = _task_file(task)
+    return "validation" in (values.get("test_split"), (values.get("dataset_kwargs") or {}).get("split"))
+
+
 def questions_of(task: str, limit: int | None = None) -> int | None:
     """Questions of an evaluation task, from its file; None when the file doesn't say."""
-    path = catalog.names("evals", ".yaml").get(task)
-    if path is None:
-        return None
-    values: dict[str, Any] = yaml.load(path.read_text(), Loader=_Loose) or {}
-    details = values.get("dataset_kwargs") or {}
+    details = _task_file(task).get("dataset_kwargs") or {}
     count = details.get("items")
     if isinstance(count, Mapping):
         count = max(count.values())

@@ -1,0 +1,174 @@
+"""Search for hyper-parameters inside a cell: the same number of trials for every cell, on validation questions only.
+
+A trial is a run of its own in `tuning/<cell>/trial-<n>/`, with the tuning seed; the cell's runs then use fresh seeds
+with the winner, so that the search's luck isn't part of the result. `tuning.json`, written last, is the whole search.
+"""
+
+import dataclasses
+import hashlib
+import statistics
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from r3bench.config.load import parse_recipe, resolved
+from r3bench.config.sections import Recipe
+from r3bench.config.strict import build, plain
+from r3bench.config.trainer_fields import trainer_value
+from r3bench.errors import ConfigError
+from r3bench.files import read_json, write_json
+from r3bench.sweep.cells import assign
+from r3bench.sweep.cost import is_validation
+from r3bench.sweep.grid import Grid, TuningSection
+from r3bench.sweep.worker import Steps, run_cell
+
+if TYPE_CHECKING:
+    import optuna
+
+SHORT = 0.25  # share of the steps after which a trial can be pruned
+STARTUP = 3  # trials that are never pruned
+
+
+def check_tuning(grid: Grid, recipe: Recipe, where: str) -> None:
+    """`ConfigError` for a space with bad entries, or a search on anything but a validation split."""
+    if grid.tuning is None:
+        return
+    if grid.tuning.task in recipe.eval.tasks or not is_validation(grid.tuning.task):
+        raise ConfigError(
+            f"{where}: tuning.task: got '{grid.tuning.task}', expected a task that reads a validation split and isn't "
+            "one of the grid's benchmarks: choosing by test questions would count luck as skill"
+        )
+    for key, spec in grid.tuning.space.items():
+        if key.split(".")[0] in ("eval", "seed", "name", "data"):
+            raise ConfigError(
+                f"{where}: tuning.space.{key}: can't be tuned; expected a trainer, reward or component key"
+            )
+        if isinstance(spec, Mapping):
+            low, high = spec.get("low"), spec.get("high")
+            extra = set(spec) - {"low", "high", "log", "step"}
+            numbers = all(isinstance(n, int | float) and not isinstance(n, bool) for n in (low, high))
+            if extra or not numbers or not low < high:
+                raise ConfigError(
+                    f"{where}: tuning.space.{key}: got {dict(spec)!r}, expected low < high with optional log and step"
+                )
+        elif not isinstance(spec, list) or len(spec) < 2:
+            raise ConfigError(f"{where}: tuning.space.{key}: got {spec!r}, expected low and high, or a list of choices")
+
+
+def space_of(section: TuningSection, recipe: Recipe) -> dict[str, Any]:
+    """The part of the space that this cell has: settings of components that are off are left out."""
+    return {
+        key: spec
+        for key, spec in section.space.items()
+        if not key.startswith("components.") or key.split(".")[1] in recipe.components
+    }
+
+
+def tuning_folder(root: Path, cell: str) -> Path:
+    """Where a cell's search is."""
+    return root / "tuning" / cell
+
+
+def winners(root: Path) -> dict[str, dict[str, Any]]:
+    """Cell name -> winning settings of the finished searches of a study."""
+    return {path.parent.name: read_json(path)["params"] for path in sorted(root.glob("tuning/*/tuning.json"))}
+
+
+def job(grid: Grid, recipe: Recipe, root: Path) -> dict[str, Any]:
+    """A cell's search as JSON-ready data for an executor."""
+    return {
+        "directory": str(tuning_folder(root, recipe.name).absolute()),
+        "recipe": resolved(recipe),
+        "tuning": plain(grid.tuning),
+    }
+
+
+def run_search(work: Mapping[str, Any], steps: Steps | None = None) -> dict[str, Any]:
+    """Run what is left of a cell's search and write `tuning.json`; its content.
+
+    Each trial's settings follow from the seed, its number and the trials before it, so a search that was interrupted
+    goes on as if it had not been.
+    """
+    import optuna
+
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    folder = Path(work["directory"])
+    section = build(TuningSection, work["tuning"], "tuning")
+    recipe = parse_recipe(work["recipe"], str(folder))
+    space = space_of(section, recipe)
+    study = optuna.create_study(direction="maximize")
+    trials: list[dict[str, Any]] = []
+    for number in range(section.trials):
+        study.sampler = optuna.samplers.TPESampler(seed=_seed(section.seed, number), n_startup_trials=STARTUP)
+        trial = study.ask()
+        params = {key: _suggest(trial, key, spec) for key, spec in space.items()}
+        done = _trial(folder, number, params, recipe, section, trials, steps)
+        if done["value"] is None:
+            study.tell(trial, state=optuna.trial.TrialState.PRUNED if done["pruned"] else optuna.trial.TrialState.FAIL)
+        else:
+            study.tell(trial, done["value"])
+        trials.append(done)
+    finished = [t for t in trials if t["value"] is not None]
+    best = max(finished, key=lambda t: t["value"]) if finished else None
+    result = {
+        "cell": recipe.name,
+        "task": section.task,
+        "space": space,
+        "trials": trials,
+        "best": best["number"] if best else None,
+        "params": best["params"] if best else {},
+    }
+    write_json(folder / "tuning.json", result)
+    return result
+
+
+def _trial(
+    folder: Path,
+    number: int,
+    params: Mapping[str, Any],
+    recipe: Recipe,
+    section: TuningSection,
+    before: list[dict[str, Any]],
+    steps: Steps | None,
+) -> dict[str, Any]:
+    """One trial: a short run that may end it, then the whole one."""
+    values = resolved(recipe)
+    assign(values, params)
+    evaluation = dataclasses.replace(recipe.eval, tasks=(section.task,), samples=section.samples, limit=section.limit)
+    tuned = dataclasses.replace(
+        parse_recipe(values, f"{folder.name}: trial {number}"), seed=section.seed, eval=evaluation
+    )
+    total = section.steps or int(trainer_value(tuned.trainer, "max_steps"))
+    short = None
+    if section.prune and total >= 1 / SHORT:
+        short = _value(tuned, folder / f"trial-{number}-short", max(1, int(total * SHORT)), section, steps)
+        known = [t["short"] for t in before if t["short"] is not None]
+        if short is None or (len(known) >= STARTUP and short < statistics.median(known)):
+            return {"number": number, "params": dict(params), "short": short, "value": None, "pruned": True}
+    value = _value(tuned, folder / f"trial-{number}", total, section, steps)
+    return {"number": number, "params": dict(params), "short": short, "value": value, "pruned": False}
+
+
+def _value(recipe: Recipe, directory: Path, total: int, section: TuningSection, steps: Steps | None) -> float | None:
+    """Validation accuracy after `total` steps; None when training diverged."""
+    trainer = {**recipe.trainer, "max_steps": total, "save_strategy": "no"}
+    record = run_cell(
+        dataclasses.replace(recipe, trainer=trainer), directory, {"tuning": recipe.name}, quiet=True, steps=steps
+    )
+    if record.train.outcome != "finished":
+        return None
+    summary = record.eval[section.task]
+    return float(next(value for key, value in summary.items() if key.startswith("avg@")))
+
+
+def _seed(seed: int, number: int) -> int:
+    return int(hashlib.sha256(f"{seed}-{number}".encode()).hexdigest()[:8], 16)
+
+
+def _suggest(trial: "optuna.Trial", key: str, spec: Any) -> Any:
+    if isinstance(spec, list):
+        return trial.suggest_categorical(key, spec)
+    log, step = bool(spec.get("log", False)), spec.get("step")
+    if isinstance(spec["low"], int) and isinstance(spec["high"], int):
+        return trial.suggest_int(key, spec["low"], spec["high"], step=step or 1, log=log)
+    return trial.suggest_float(key, float(spec["low"]), float(spec["high"]), step=step, log=log)

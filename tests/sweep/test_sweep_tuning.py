@@ -1,0 +1,108 @@
+"""Tuning inside cells: finds what is planted, gives every cell the same, never looks at a benchmark."""
+
+import math
+
+import pytest
+from toy import TOY, run_toy
+
+from r3bench.errors import ConfigError
+from r3bench.files import read_json, read_jsonl
+from r3bench.records import TrainRecord
+from r3bench.sweep.ablate import ablate, open_study
+from r3bench.sweep.grid import parse_grid
+from r3bench.sweep.inline import InlineExecutor
+from r3bench.sweep.tuning import run_search
+from r3bench.sweep.worker import Steps
+
+BEST = 3e-4
+
+
+def planted_train(recipe, paths, quiet=False):
+    """Leaves the learning rate behind as its model."""
+    if recipe.trainer["learning_rate"] > 5e-3:
+        return TrainRecord("diverged", "loss is nan", 1, 1, 1.0, "toy", 1)
+    paths.model.mkdir(parents=True)
+    (paths.model / "weights").write_text(str(recipe.trainer["learning_rate"]))
+    return TrainRecord("finished", None, recipe.trainer["max_steps"], 100, 1.0, "toy", 1)
+
+
+def planted_evaluate(model, section, out, *, default_max_tokens, quiet=False):
+    """Best at `BEST`; only ever asked for validation."""
+    assert section.tasks == ("embedded-validation",)
+    with open(f"{model}/weights") as file:
+        rate = float(file.read())
+    value = math.exp(-(math.log10(rate / BEST) ** 2))
+    return {task: {"samples": section.samples, f"avg@{section.samples}": value} for task in section.tasks}
+
+
+def planted_search(work):
+    return run_search(work, Steps(planted_train, planted_evaluate, TOY.environment, TOY.start_model))
+
+
+@pytest.fixture
+def values(grid_values):
+    grid_values["tuning"] = {
+        "trials": 12,
+        "space": {
+            "trainer.learning_rate": {"low": 1e-6, "high": 1e-2, "log": True},
+            "components.replay.rows": [1, 2, 3],
+        },
+    }
+    return grid_values
+
+
+def run(home, values):
+    grid = parse_grid(values, "toy.yaml")
+    report = ablate(
+        grid, home / "runs", run=run_toy, search=planted_search, executor=InlineExecutor(), say=lambda line: None
+    )
+    return report, open_study(grid, home / "runs")
+
+
+def test_every_cell_gets_its_own_winner_and_equal_trials(home, values):
+    report, study = run(home, values)
+    assert report.complete
+    for cell in study.cells[1:]:
+        found = read_json(home / "runs" / "toy" / "tuning" / cell.name / "tuning.json")
+        assert len(found["trials"]) == 12
+        assert ("components.replay.rows" in found["space"]) == (cell.factors["replay"] == "on")
+        best = max((t for t in found["trials"] if t["value"] is not None), key=lambda t: t["value"])
+        assert found["params"] == best["params"] and best["value"] > 0.7
+        assert cell.recipe.trainer["learning_rate"] == best["params"]["trainer.learning_rate"]
+        assert cell.seed in (0, 1) and cell.recipe.eval.tasks == ("embedded",)
+        assert any(t["pruned"] for t in found["trials"])
+        if "replay" in cell.recipe.components:
+            assert cell.recipe.components["replay"]["rows"] == best["params"]["components.replay.rows"]
+
+
+def test_trials_use_the_tuning_seed_and_an_interrupted_search_goes_on_the_same(home, values, tmp_path):
+    run(home, values)
+    folder = home / "runs" / "toy" / "tuning" / "base"
+    whole = (folder / "tuning.json").read_bytes()
+    assert read_json(folder / "trial-0" / "config.json")["seed"] == 1000
+    (folder / "tuning.json").unlink()
+    import shutil
+
+    for number in range(7, 12):
+        shutil.rmtree(folder / f"trial-{number}", ignore_errors=True)
+    report, _ = run(home, values)
+    assert report.complete and (folder / "tuning.json").read_bytes() == whole
+    executions = read_jsonl(home / "runs" / "toy" / "executions.jsonl")
+    assert len(executions) == 8  # the runs themselves were not repeated
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"task": "embedded"}, "choosing by test questions"),
+        ({"task": "math500"}, "choosing by test questions"),
+        ({"space": {"eval.temperature": [0.6, 1.0]}}, "can't be tuned"),
+        ({"space": {"trainer.learning_rate": {"low": 1e-3, "high": 1e-5}}}, "low < high"),
+        ({"space": {"trainer.learning_rate": 1e-3}}, "a list of choices"),
+        ({"trials": 0}, "at least 1"),
+    ],
+)
+def test_bad_searches_are_refused(home, values, change, message):
+    values["tuning"] |= change
+    with pytest.raises(ConfigError, match=message):
+        open_study(parse_grid(values, "toy.yaml"), home / "runs")
