@@ -11,6 +11,7 @@ from r3bench.config.sections import EvalSection
 from r3bench.errors import StateError
 from r3bench.evaluation import shards
 from r3bench.evaluation.grading import using
+from r3bench.evaluation.regrade import regrade_shard
 from r3bench.evaluation.sampling import Backend, Sampling
 from r3bench.evaluation.summary import summarise
 from r3bench.evaluation.tasks import check_tasks, load_task, manager, quiet_loggers
@@ -28,7 +29,8 @@ def evaluate(
     """Sample, grade and store `section.samples` answers to every question of `section.tasks`.
 
     Idempotent and resumable: stored answers are kept, so an interrupted evaluation loses at most one shard, and more
-    samples, questions or tasks are added to what is there. An in-memory model's training flags and the global random
+    samples, questions or tasks are added to what is there. Stored answers graded by another grader, or under another
+    `require_boxed`, get new verdicts. An in-memory model's training flags and the global random
     states are as before afterwards.
 
     Args:
@@ -106,6 +108,8 @@ def _evaluate_task(
         "seed": section.seed,
     }
     with using(Grader(require_boxed=section.require_boxed)) as grader, progress_bar(name, quiet) as progress:
+        for path in _graded_otherwise(folder, settings, grader.name):
+            regrade_shard(path, grader)
         lm = StoredLM(
             backend=backend,
             folder=folder,
@@ -130,6 +134,12 @@ def _evaluate_task(
     asked = {doc["id"] for doc in list(task.test_docs())[: section.limit]}
     rows = [row for row in shards.read(folder, settings) if row["question"] in asked]
     return summarise(rows, section.samples)
+
+
+def _graded_otherwise(folder: Path, settings: dict[str, Any], grader: str) -> list[Path]:
+    """The shards with verdicts of another grader, once all are known to be sampled under `settings`."""
+    shards.read(folder, settings)
+    return [path for path in shards.files(folder) if any(r["grader"] != grader for r in shards.read_shard(path)[0])]
 
 
 @contextlib.contextmanager

@@ -18,6 +18,24 @@ def make_grader(name: GraderName, require_boxed: bool) -> Grader | ExactGrader:
     return Grader(require_boxed=require_boxed) if name == "math-verify" else ExactGrader(require_boxed)
 
 
+def regrade_shard(path: Path, judge: Grader | ExactGrader) -> tuple[int, int, int]:
+    """Replace the verdicts of one shard, atomically; how many answers it has, and how many became right and wrong."""
+    rows, settings = shards.read_shard(path)
+    verdicts = judge.grade([row["response"] for row in rows], [row["gold"] for row in rows])
+    to_right = sum(verdict.correct and not row["correct"] for row, verdict in zip(rows, verdicts, strict=True))
+    to_wrong = sum(row["correct"] and not verdict.correct for row, verdict in zip(rows, verdicts, strict=True))
+    for row, verdict in zip(rows, verdicts, strict=True):
+        row.update(
+            extracted=verdict.extracted,
+            reason=verdict.reason,
+            correct=verdict.correct,
+            timed_out=verdict.timed_out,
+            grader=judge.name,
+        )
+    shards.write(path.parent, path.stem, rows, settings)
+    return len(rows), to_right, to_wrong
+
+
 def regrade(
     run: Path, *, grader: GraderName = "math-verify", require_boxed: bool = True, tasks: tuple[str, ...] | None = None
 ) -> dict[str, dict[str, Any]]:
@@ -37,26 +55,11 @@ def regrade(
     judge = make_grader(grader, require_boxed)
     try:
         for task in task_names(run, tasks):
-            to_right = to_wrong = total = 0
-            for path in shards.files(folder / task):
-                rows, settings = shards.read_shard(path)
-                verdicts = judge.grade([row["response"] for row in rows], [row["gold"] for row in rows])
-                for row, verdict in zip(rows, verdicts, strict=True):
-                    to_right += verdict.correct and not row["correct"]
-                    to_wrong += row["correct"] and not verdict.correct
-                    row.update(
-                        extracted=verdict.extracted,
-                        reason=verdict.reason,
-                        correct=verdict.correct,
-                        timed_out=verdict.timed_out,
-                        grader=judge.name,
-                    )
-                total += len(rows)
-                shards.write(path.parent, path.stem, rows, settings)
+            changes = [regrade_shard(path, judge) for path in shards.files(folder / task)]
             report[task] = {
-                "answers": total,
-                "to_right": to_right,
-                "to_wrong": to_wrong,
+                "answers": sum(answered for answered, _, _ in changes),
+                "to_right": sum(to_right for _, to_right, _ in changes),
+                "to_wrong": sum(to_wrong for _, _, to_wrong in changes),
                 "grader": judge.name,
                 "summary": summarise(answers(run, task)),
             }

@@ -15,6 +15,7 @@ from r3bench.errors import ConfigError, DataError, StateError
 from r3bench.evaluation import driver, shards
 from r3bench.evaluation.driver import evaluate
 from r3bench.evaluation.hf import HFBackend
+from r3bench.evaluation.regrade import regrade
 from r3bench.records import ANSWER_COLUMNS
 
 SECTION = EvalSection(tasks=("embedded",), samples=2, limit=70)
@@ -108,6 +109,16 @@ def test_a_lost_shard_is_sampled_again_and_equal(loaded, first, copied):
     run(loaded, copied)
     assert records(copied) == records(first[0])
     assert not list((copied / "embedded").glob(".*.tmp"))
+
+
+def test_answers_graded_otherwise_get_new_verdicts_not_new_text(loaded, first, copied, monkeypatch):
+    regrade(copied, grader="exact", require_boxed=False)
+    assert records(copied) != records(first[0])
+    monkeypatch.setattr(HFBackend, "generate", lambda *_: pytest.fail("sampled again"))
+    assert run(loaded, copied) == first[1]
+    assert records(copied) == records(first[0])
+    lenient = run(loaded, copied, require_boxed=False)["embedded"]
+    assert lenient["no_answer"] <= first[1]["embedded"]["no_answer"] and lenient["grader"].endswith("/last")
 
 
 def test_greedy_is_its_own_evaluation(loaded, tmp_path):
