@@ -10,7 +10,7 @@ Form = Literal["boxed", "phrase", "number", "none"]
 _TOKEN = re.compile(r"\\(?:boxed|fbox|framebox)\s*(\{)?|\\[\\{}]|[{}]")
 _LOOSE_BOX = re.compile(r"\s*([^\s{}$\\]+)")
 _PHRASE = re.compile(
-    r"(?:####|(?:final\s+answer|the\s+answer|\banswer|答案)\s*(?:is|are|为|是)?\s*[:：]?(?:\*\*)?)[ \t]*", re.IGNORECASE
+    r"(?:####|(?:\banswer\b|答案)(?:\s*\*\*)?\s*(?:is|are|为|是|=|[:：])(?:\s*\*\*)?\s*[:：]?)[ \t]*", re.IGNORECASE
 )
 _MATH = re.compile(
     r"\$\$?([^$]{1,2000}?)\$\$?|\\\(((?:[^\\]|\\[^)]){1,2000}?)\\\)|\\\[((?:[^\\]|\\[^\]]){1,2000}?)\\\]"
@@ -19,7 +19,6 @@ _CHOICE = re.compile(r"\(?([A-J])\)?(?=[\s.:)*]|$)")
 _NUMBER = re.compile(
     r"(?<![\w.])[-−+]?(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)?(?:\.\d+|(?<=\d))(?:\s*/\s*\d+(?![\d.]))?(?:\s*\\?%)?"
 )
-_WORDS = re.compile(r"[^\n]{1,200}")
 TAIL = 4000  # characters at the end in which a phrase or a bare number is looked for
 
 
@@ -70,14 +69,12 @@ def after_phrase(text: str) -> str | None:
     tail = text[-TAIL:]
     place = None
     for match in _PHRASE.finditer(tail):
-        if tail[match.end() : match.end() + 200].strip():
-            place = match.end()
+        rest = tail[match.end() :].lstrip()
+        if rest:
+            place = len(tail) - len(rest)
     if place is None:
         return None
-    line = _WORDS.match(tail, place) or _WORDS.match(tail.lstrip(), 0)
-    if line is None:
-        return None
-    rest = line.group()
+    rest = tail[place:].partition("\n")[0][:200]
     formula = _MATH.search(rest)
     if formula:
         return next(part for part in formula.groups() if part is not None).strip()

@@ -14,7 +14,8 @@ from r3bench.evaluation.tasks import load_task
 from r3bench.prompts import instruct
 
 SIZES = {"aime24": 30, "aime25": 30, "aime26": 30, "amc23": 40, "amc_2022_2023": 83, "math500": 500, "minerva": 272,
-         "olympiadbench": 675, "gsm8k": 1319, "embedded": 400, "embedded-20": 400, "embedded-validation": 200, "embedded-20-validation": 200}  # fmt: skip
+         "olympiadbench": 675, "gsm8k": 1319, "embedded": 400, "embedded-20": 400,
+         "embedded-validation": 200, "embedded-20-validation": 200}  # fmt: skip
 EVALS = Path(str(catalog.shipped("evals")))
 
 
