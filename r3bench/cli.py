@@ -48,7 +48,9 @@ PANELS: dict[str, dict[str, Callable[..., None]]] = {  # shown in this order
     "Run": {
         "quickstart": study.quickstart,
         "train": run.train,
+        "plan": study.plan,
         "ablate": study.ablate,
+        "status": study.status,
     },
     "Look": {
         "list": find.list_,
@@ -63,6 +65,7 @@ PANELS: dict[str, dict[str, Callable[..., None]]] = {  # shown in this order
     },
     "Results": {
         "tables": result.tables,
+        "report": result.report,
         "trace": result.trace,
         "analyze": result.analyze,
     },

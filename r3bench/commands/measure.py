@@ -1,6 +1,7 @@
 """`eval`, `grade`, `compare`: measure a model, grade answers, hold two runs against each other."""
 
 import json
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,7 +17,9 @@ RunName = Annotated[str, typer.Argument(metavar="RUN", help="A run's folder, or 
 
 
 def eval_(
-    model: Annotated[str, typer.Argument(metavar="RUN|MODEL", help="A run, checkpoint, model folder or hub id.")],
+    model: Annotated[
+        str, typer.Argument(metavar="RUN|MODEL", help="A run, checkpoint, model folder, hub id or server.")
+    ],
     overrides: Annotated[
         list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Settings of the eval section.")
     ] = None,
@@ -45,7 +48,7 @@ def eval_(
         folder = directory / "eval"
     else:
         subject, section, cap = _of_model(model, changes)
-        folder = out or runs / "models" / model.strip("./").replace("/", "-")
+        folder = out or runs / "models" / re.sub(r"[^\w.-]+", "-", model).strip("-.")
     found = evaluate(subject, section, folder, default_max_tokens=cap, quiet=quiet or as_json)
     if directory is not None:
         _update_record(directory, found)
@@ -85,9 +88,14 @@ def _of_run(directory: Path, changes: list[str]) -> tuple[str, "EvalSection", in
 
 
 def _of_model(name: str, changes: list[str]) -> tuple[str, "EvalSection", int]:
+    from r3bench.errors import ConfigError
     from r3bench.training.models import model_folder
 
     section = _section({}, changes)
+    if name.startswith(("http://", "https://")):
+        if section.max_tokens is None:
+            raise ConfigError("command line: eval.max_tokens: missing, expected a response cap for a server's model")
+        return name, section, section.max_tokens
     folder = model_folder(name, None)
     if section.max_tokens is not None:
         return folder, section, section.max_tokens

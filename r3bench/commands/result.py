@@ -1,4 +1,4 @@
-"""`tables`, `analyze`, `trace`: what results show, and what they rest on."""
+"""`tables`, `report`, `trace`, `analyze`: what results show, and what they rest on."""
 
 from pathlib import Path
 from typing import Annotated
@@ -50,6 +50,27 @@ def analyze(
     from r3bench.analysis.tables import study_tables
 
     typer.echo(render(study_tables(results), format))
+
+
+def report(
+    study: Annotated[str, typer.Argument(metavar="STUDY|FILE", help="A study, or a long table as for `analyze`.")],
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", metavar="FILE", help="An .html file or a folder; default: STUDY/report.html."),
+    ] = None,
+    figures: Annotated[bool, typer.Option(help="Also save every figure as PDF and PNG beside it.")] = True,
+    runs: Runs = RUNS,
+) -> None:
+    """Write one self-contained HTML file: the question, the answer, effects, curves, evidence, failures, provenance."""
+    typer.echo(make_report(Path(study) if Path(study).is_file() else study_folder(study, runs), out, figures))
+
+
+def make_report(study: Path, out: Path | None = None, figures: bool = True) -> Path:
+    """Write the report of a study folder or a long table, by default into or beside it; returns its path."""
+    from r3bench.analysis import write_report
+
+    path: Path = write_report(study, out or (study if study.is_dir() else study.parent), figures=figures)
+    return path
 
 
 def trace(

@@ -1,4 +1,4 @@
-"""`quickstart`, `ablate`: run a grid."""
+"""`quickstart`, `plan`, `ablate`, `status`: run a grid, know beforehand what it costs, and where it stands."""
 
 import dataclasses
 from pathlib import Path
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from r3bench.commands.options import RUNS, Json, Quiet, Runs, print_json, progress
+from r3bench.commands.options import RUNS, Json, Quiet, Runs, print_columns, print_json, progress, study_folder
 
 if TYPE_CHECKING:
     from r3bench.sweep.dispatcher import Report
@@ -15,11 +15,12 @@ GridName = Annotated[str, typer.Argument(metavar="GRID", help="A name in ./ablat
 
 
 def quickstart(runs: Runs = RUNS, quiet: Quiet = False) -> None:
-    """Run the shipped `quickstart` grid on the embedded model (minutes on two CPU cores) and print its table."""
-    from r3bench.commands.result import show_tables
+    """Run the `quickstart` grid on the embedded model (minutes on two CPU cores), print its table, write its report."""
+    from r3bench.commands.result import make_report, show_tables
 
     report = _ablate("quickstart", runs, None, quiet)
     show_tables(report.study, None)
+    typer.echo(f"report: {make_report(report.study, figures=False)}")
     _end(report)
 
 
@@ -50,6 +51,90 @@ def ablate(
     else:
         typer.echo(report.study)
     _end(report)
+
+
+def plan(
+    grid: GridName,
+    effect: Annotated[
+        float | None, typer.Option(metavar="X", help="An accuracy difference you hope to see, such as 0.02.")
+    ] = None,
+    assume: Annotated[
+        list[str] | None, typer.Option(metavar="KEY=VALUE", help="A variance assumption; may be given several times.")
+    ] = None,
+    from_study: Annotated[
+        str | None, typer.Option("--from", metavar="STUDY", help="A finished study to take variances and lengths from.")
+    ] = None,
+    tokens_per_second: Annotated[
+        float | None, typer.Option(metavar="R", help="Measured rate of one device, training included.")
+    ] = None,
+    mean_length: Annotated[float, typer.Option(metavar="S", help="Response length as a share of the cap.")] = 0.5,
+    power: Annotated[float, typer.Option(metavar="P", help="Chance of finding an effect of the printed size.")] = 0.8,
+    runs: Runs = RUNS,
+    as_json: Json = False,
+) -> None:
+    """What a grid will run, cost, and be able to see. Starts and writes nothing."""
+    from r3bench.sweep.plan import plan as make_plan
+    from r3bench.sweep.plan_text import plan_data, plan_text
+
+    found = make_plan(
+        grid,
+        effect=effect,
+        assume=_assumptions(assume or []),
+        from_study=study_folder(from_study, runs) if from_study else None,
+        tokens_per_second=tokens_per_second,
+        mean_length=mean_length,
+        power=power,
+    )
+    if as_json:
+        print_json(plan_data(found))
+    else:
+        typer.echo(plan_text(found))
+
+
+def _assumptions(given: list[str]) -> dict[str, float] | None:
+    from r3bench.config.strict import spelled_number
+    from r3bench.errors import ConfigError
+
+    values = {}
+    for text in given:
+        key, equals, value = text.partition("=")
+        number = spelled_number(value)
+        if not equals or number is None:
+            raise ConfigError(f"--assume '{text}': expected name=number")
+        values[key.strip()] = number
+    return values or None
+
+
+def status(
+    study: Annotated[
+        str | None, typer.Argument(metavar="[STUDY]", help="A study's folder or name; default: all below --runs.")
+    ] = None,
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Keep showing until every run is finished.")] = False,
+    runs: Runs = RUNS,
+    as_json: Json = False,
+) -> None:
+    """Where a study stands: every run with its state, step, rate, time left, accuracy, last failure."""
+    from r3bench.sweep import status as look
+
+    if study is None:
+        found = [look.status(runs / name) for name in look.studies(runs)]
+        if as_json:
+            print_json([look.status_data(one) for one in found])
+        else:
+            print_columns(
+                (one.study, ", ".join(f"{count} {state}" for state, count in one.counts.items()), one.dispatcher or "-")
+                for one in found
+            )
+        return
+    folder = study_folder(study, runs)
+    if as_json:
+        print_json(look.status_data(look.status(folder)))
+    elif watch:
+        look.watch(folder)
+    else:
+        from rich.console import Console
+
+        Console(soft_wrap=False).print(look.status_table(look.status(folder)))
 
 
 def _ablate(grid: str, runs: Path, study: str | None, quiet: bool, storage: str | None = None) -> "Report":

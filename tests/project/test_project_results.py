@@ -62,6 +62,45 @@ def test_trace_names_the_runs_of_a_cell(r3bench: Callable[..., Result], study: P
     assert "did you mean 'on'?" in wrong.stderr
 
 
+def test_report_is_one_file(r3bench: Callable[..., Result], study: Path, folder: Path) -> None:
+    result = r3bench("report", "demo", "--no-figures")
+    assert (result.exit_code, result.stdout) == (0, "runs/demo/report.html\n"), result.stderr
+    page = (study / "report.html").read_text()
+    assert "<html" in page
+    assert "replay" in page
+    assert "http://" not in page.replace("http://www.w3.org", "")
+    assert r3bench("report", "demo", "--out", "elsewhere.html", "--no-figures").stdout == "elsewhere.html\n"
+    assert not (folder / "figures").exists()
+
+
+def test_status_tells_where_a_study_stands(r3bench: Callable[..., Result], study: Path) -> None:
+    (study / run_id(study, "replay-s1") / "run.json").unlink()
+    found = json.loads(r3bench("status", "demo", "--json").stdout)
+    states = {cell["run_id"]: cell["state"] for cell in found["cells"]}
+    assert states[run_id(study, "replay-s1")] == "to do"
+    assert len(states) == 5
+    assert run_id(study, "base-s0") in states
+    assert "to do" in r3bench("status", "demo").stdout
+    assert r3bench("status").stdout.split()[0] == "demo"
+    assert json.loads(r3bench("status", "--json").stdout) == [found]
+    assert r3bench("status", "dmo").exit_code == 3
+
+
+def test_plan_says_what_a_grid_costs_and_sees(r3bench: Callable[..., Result], folder: Path) -> None:
+    found = json.loads(r3bench("plan", "quickstart", "--effect", "0.0001", "--json").stdout)
+    assert len(found["runs"]) == 13
+    assert found["training_tokens"] > 0
+    assert any("can't see" in line for line in found["warnings"])
+    assert "quickstart: 13 runs" in r3bench("plan", "quickstart").stdout
+    louder = json.loads(r3bench("plan", "quickstart", "--assume", "run_sd=5", "--json").stdout)
+    assert louder["benchmarks"][0]["effects"]["main"] > found["benchmarks"][0]["effects"]["main"]
+    assert r3bench("plan", "quickstart", "--assume", "run_s=5").exit_code == 2
+    assert r3bench("plan", "quickstart", "--assume", "run_sd").stderr == (
+        "r3bench: --assume 'run_sd': expected name=number\n"
+    )
+    assert not list(folder.iterdir()), "a plan wrote something"
+
+
 def test_another_folder_of_runs(r3bench: Callable[..., Result], study: Path, folder: Path) -> None:
     (folder / "runs").rename(folder / "archive")
     assert r3bench("tables", "demo").exit_code == 3
@@ -141,4 +180,4 @@ def test_grade_explains_one_case_and_regrades_a_run(r3bench: Callable[..., Resul
     found = json.loads(r3bench("grade", run, "--regrade", "--any-form", "--json").stdout)["embedded"]
     assert (found["to_right"], found["to_wrong"]) == (len(before["differ"]), 0)
     assert json.loads(r3bench("grade", run, "--json").stdout)["embedded"]["differ"] == []
-    assert json.loads((study / run / "run.json").read_text())["eval"] == {}  # it had no summary of this task
+    assert json.loads((study / run / "run.json").read_text())["eval"]["embedded"]["avg@4"] == 1
