@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from r3bench.config.sections import ModelSection
@@ -67,7 +68,7 @@ def load_model(section: ModelSection) -> tuple[PreTrainedModel, PreTrainedTokeni
     try:
         tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=False, padding_side="left", **options)
         model = AutoModelForCausalLM.from_pretrained(source, trust_remote_code=False, dtype=section.dtype, **options)
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError, KeyError, SafetensorError) as error:
         raise ConfigError(f"model.name: '{section.name}' can't be loaded: {_reason(error)}") from error
     if tokenizer.pad_token_id is None:
         if tokenizer.eos_token_id is None:

@@ -171,6 +171,16 @@ def test_local_things_have_no_revision(embedded_folder: str, tmp_path: Path) -> 
         load_model(ModelSection(name=str(tmp_path)))
 
 
+@pytest.mark.parametrize("name", ["model.safetensors", "tokenizer.json", "config.json"])
+@pytest.mark.parametrize("cut", [True, False])
+def test_a_torn_model_folder_is_a_message(embedded_folder: str, tmp_path: Path, name: str, cut: bool) -> None:
+    shutil.copytree(embedded_folder, tmp_path / "copy")
+    path = tmp_path / "copy" / name
+    path.write_bytes(path.read_bytes()[:100]) if cut else path.unlink()
+    with pytest.raises(ConfigError, match=r"model\.name: '.*copy'"):
+        load_model(ModelSection(name=str(tmp_path / "copy")))
+
+
 def test_smollm_without_its_package_names_the_command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("R3BENCH_CACHE", str(tmp_path))
     monkeypatch.setattr(smollm, "DISTRIBUTION", "llm-not-there")
