@@ -7,13 +7,15 @@ import importlib
 import json
 import os
 import signal
+import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from r3bench.files import write_json
+from r3bench.files import read_json, write_json
 from r3bench.sweep.attempts import Failure, WorkerFailed, classify
 from r3bench.sweep.outcome import Outcome
 
@@ -62,6 +64,20 @@ def call(function: str, work: Mapping[str, Any]) -> dict[str, Any]:
         print(failure.detail, file=sys.stderr, flush=True)
         return {"failure": asdict(failure)}
     return {"result": outcome.value}
+
+
+def call_on(function: str, work: Mapping[str, Any], processes: int) -> dict[str, Any]:
+    """`call`, under torchrun where a cell has several GPUs; for the job of a cluster's scheduler."""
+    if processes == 1:
+        return call(function, work)
+    with tempfile.TemporaryDirectory(prefix="r3bench-") as folder:
+        job, result = Path(folder) / "job.json", Path(folder) / "result.json"
+        job.write_text(json.dumps(work))
+        command = [sys.executable, "-m", "r3bench.sweep.child", function, str(job), str(result), str(processes)]
+        status = subprocess.run(command, check=False).returncode
+        reply = read_json(result) if result.exists() else None
+    outcome = unpack(reply, status, log_file(work))
+    return {"failure": asdict(classify(outcome.error))} if outcome.error else {"result": outcome.value}
 
 
 def unpack(reply: Mapping[str, Any] | None, status: int, log: Path) -> Outcome:

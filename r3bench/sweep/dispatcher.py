@@ -20,7 +20,7 @@ from r3bench.records import RunRecord, read_record
 from r3bench.sweep.attempts import Failure, classify, counts, failures, give_up, note_failure
 from r3bench.sweep.cells import Cell
 from r3bench.sweep.disk import free_gb, prune
-from r3bench.sweep.lock import exclusive
+from r3bench.sweep.lock import exclusive, holder
 from r3bench.sweep.progress import newest_change
 from r3bench.sweep.study import Study
 from r3bench.sweep.worker import job, run_job
@@ -213,8 +213,10 @@ class Dispatcher:
     def _end_hung(self) -> None:
         limit = self.study.grid.hang_after
         for future, run in self.running.items():
-            change = newest_change(self.study.paths(run.cell))
-            if change != run.change:
+            paths = self.study.paths(run.cell)
+            change = newest_change(paths)
+            queued = getattr(future, "queues", False) and holder(paths.lock) is None
+            if change != run.change or queued:
                 run.change, run.seen = change, time.monotonic()
             elif run.stopped is None and time.monotonic() - run.seen > limit:
                 run.stopped = "timeout"

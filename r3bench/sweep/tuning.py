@@ -44,15 +44,20 @@ def check_tuning(grid: Grid, recipe: Recipe, where: str) -> None:
                 f"{where}: tuning.space.{key}: can't be tuned; expected a trainer, reward or component key"
             )
         if isinstance(spec, Mapping):
-            low, high = spec.get("low"), spec.get("high")
-            extra = set(spec) - {"low", "high", "log", "step"}
-            numbers = all(isinstance(n, int | float) and not isinstance(n, bool) for n in (low, high))
-            if extra or not numbers or not low < high:
+            if not _is_range(spec):
                 raise ConfigError(
                     f"{where}: tuning.space.{key}: got {dict(spec)!r}, expected low < high with optional log and step"
                 )
         elif not isinstance(spec, list) or len(spec) < 2:
             raise ConfigError(f"{where}: tuning.space.{key}: got {spec!r}, expected low and high, or a list of choices")
+
+
+def _is_range(spec: Mapping[str, Any]) -> bool:
+    low, high = spec.get("low"), spec.get("high")
+    for bound in (low, high):
+        if not isinstance(bound, int | float) or isinstance(bound, bool):
+            return False
+    return not set(spec) - {"low", "high", "log", "step"} and float(spec["low"]) < float(spec["high"])
 
 
 def space_of(section: TuningSection, recipe: Recipe) -> dict[str, Any]:
