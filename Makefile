@@ -11,6 +11,9 @@ export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 export HF_HUB_DISABLE_TELEMETRY ?= 1
 
+# Two processes, a test file as a whole in one of them.
+PYTEST_ARGS ?= -n 2 --dist loadfile
+
 .PHONY: setup quickstart test slow lint wheel clean
 
 setup: $(READY)
@@ -27,7 +30,7 @@ quickstart: $(READY)
 	$(BIN)/r3bench quickstart
 
 test: $(READY)
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
 
 slow: $(READY)
 	$(BIN)/python -m pytest -m slow
