@@ -319,7 +319,8 @@ def test_state_round_trip_gives_the_same_future():
 
 @pytest.mark.parametrize("value", ["value_head", "monte_carlo", "random"])
 def test_state_round_trip_without_states_or_features(value):
-    for component in (make("retrospective", {"value": value}), collected({"value": value, "gate_auc": 1.0})):
+    full = [collected({"value": value})] if value != "value_head" else []
+    for component in [make("retrospective", {"value": value}), *full]:
         twin = make("retrospective", {"value": value, "share": 0.5, "quantile": 0.0})
         twin.load_state_dict(component.state_dict())
         nxt = step(BATCH, number=11)
