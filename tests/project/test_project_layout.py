@@ -39,7 +39,7 @@ MODULES = {
 
 
 FACTS = {  # modules with facts about public sets of questions, looked up by their names
-    "r3bench.training.data",  # where they are
+    "r3bench.training.data_sources",  # where they are
     "r3bench.sweep.cost",  # how many questions they hold
     "r3bench.sweep.plan",  # how hard they are
     "r3bench.analysis.layouts",  # the columns of the paper's tables
