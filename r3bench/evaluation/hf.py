@@ -59,14 +59,17 @@ class HFBackend:
         self.model, self.tokenizer, self.batch_size = model, tokenizer, batch_size
         self.ends = end_tokens(model, tokenizer)
         self.fingerprint = fingerprint(model)
-        # transformers is renaming the argument
-        self._cache_name = "cache" if "cache" in inspect.signature(model.forward).parameters else "past_key_values"
+        base = model.get_base_model() if hasattr(model, "get_base_model") else model  # adapters hide the signature
+        known = inspect.signature(base.forward).parameters
+        self._cache_name = "cache" if "cache" in known else "past_key_values"  # transformers is renaming it
+        self._last_only = {"logits_to_keep": 1} if "logits_to_keep" in known else {}
         config = model.config.get_text_config()
         self.context = getattr(config, "max_position_embeddings", None)
 
     @classmethod
     def load(cls, name: str | Path, batch_size: int) -> "HFBackend":
         """From a folder or hub id; on a GPU in the saved dtype, on a CPU in float32."""
+        from safetensors import SafetensorError
         from transformers import AutoModelForCausalLM, AutoTokenizer
 
         device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -75,7 +78,7 @@ class HFBackend:
             model: Any = AutoModelForCausalLM.from_pretrained(
                 str(name), dtype=torch.float32 if device == "cpu" else "auto"
             )
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, SafetensorError) as error:
             raise ConfigError(f"model '{name}': can't be loaded: {str(error).splitlines()[0]}") from error
         return cls(model.to(device), tokenizer, batch_size)
 
@@ -188,8 +191,8 @@ class HFBackend:
             attention_mask=mask,
             position_ids=positions,
             use_cache=True,
-            logits_to_keep=1,
             **{self._cache_name: cache},
+            **self._last_only,
         )
         logits: torch.Tensor = out.logits[:, -1]
         return logits

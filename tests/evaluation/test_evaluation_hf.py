@@ -1,5 +1,7 @@
 """Our sampling loop against transformers' own and against the distribution it should have."""
 
+import shutil
+
 import numpy as np
 import pytest
 import torch
@@ -63,6 +65,29 @@ def test_more_repeats_keep_the_first_ones(backend):
     two, four = sample(2), sample(4)
     assert two == {key: four[key] for key in two}
     assert sample(2, seed=1) != two
+
+
+def test_a_model_with_adapters_samples_alike_while_they_are_zero(loaded):
+    import copy
+
+    import peft
+
+    model, tokenizer = loaded
+    config = peft.LoraConfig(r=2, target_modules="all-linear", task_type="CAUSAL_LM")
+    adapted = HFBackend(peft.get_peft_model(copy.deepcopy(model), config), tokenizer, 16)
+    plain = HFBackend(model, tokenizer, 16)
+    wanted = draws(plain, 6, range(2))
+    assert adapted.generate(wanted, SAMPLED, ignore) == plain.generate(wanted, SAMPLED, ignore)
+    assert adapted.fingerprint != plain.fingerprint
+
+
+def test_torn_weights_are_an_error_for_the_user(model_path, tmp_path):
+    folder = tmp_path / "torn"
+    shutil.copytree(model_path, folder)
+    weights = folder / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:1000])
+    with pytest.raises(ConfigError, match="torn': can't be loaded"):
+        HFBackend.load(folder, 1)
 
 
 def test_truncation_is_recorded(backend):

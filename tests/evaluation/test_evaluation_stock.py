@@ -1,0 +1,49 @@
+"""Stock lm-eval's scoring against ours on the same responses: where they differ, and why."""
+
+from dataclasses import dataclass
+
+import pytest
+
+from r3bench.grading import Grader
+
+
+@dataclass(frozen=True)
+class Item:
+    cause: str  # of the disagreement
+    answer: str
+    response: str
+    stock: bool  # what lm-eval's hendrycks_math500 says
+    ours: bool
+
+
+DOLLARS = r"From $4\cdot 4$ we get $\boxed{16}$."
+ITEMS = [
+    Item("stock takes all between the first and the last dollar sign", "16", DOLLARS, False, True),
+    Item("stock never looks for a box", r"\frac{1}{2}", r"\[\boxed{\frac{1}{2}}\]", False, True),
+    Item("stock compares spelling", r"5\sqrt{2}", r"\boxed{\sqrt{50}}", False, True),
+    Item("stock compares spelling, and ours demands a box", r"\frac{1}{2}", r"$0.500$", False, False),
+    Item("stock accepts a formula without a box", "27", "We find $27$", True, False),
+    Item("stock accepts a bare answer", "27", "27", True, False),
+    Item("both reject another number", "27", r"$\boxed{26}$", False, False),
+    Item("both reject a response without an answer", "27", "I am not sure.", False, False),
+]
+
+
+def stock(item: Item) -> bool:
+    """lm-eval's own scoring function; it takes one response and the reference solution."""
+    utils = pytest.importorskip("lm_eval.tasks.hendrycks_math.utils")
+    return bool(utils.process_results({"solution": rf"\boxed{{{item.answer}}}"}, [item.response])["exact_match"])
+
+
+@pytest.mark.parametrize("item", ITEMS, ids=[item.cause for item in ITEMS])
+def test_stock_and_ours_on_one_response(item):
+    with Grader() as grader:
+        ours = grader.grade([item.response], [item.answer])[0].correct
+    assert (stock(item), ours) == (item.stock, item.ours)
+
+
+def test_without_a_demanded_box_ours_accepts_all_that_stock_does():
+    with Grader(require_boxed=False) as grader:
+        for item in ITEMS:
+            if stock(item):
+                assert grader.grade([item.response], [item.answer])[0].correct
