@@ -54,6 +54,12 @@ def test_every_command_on_a_page_is_one(page: Path) -> None:
             group.commands[name].make_context(name, arguments)  # type: ignore[attr-defined]
 
 
+def test_the_index_leads_to_every_page() -> None:
+    index = (ROOT / "docs" / "index.md").read_text()
+    pages = {page.name for page in (ROOT / "docs").glob("*.md")} - {"index.md"}
+    assert not {name for name in pages if f"]({name})" not in index}
+
+
 def test_links_lead_somewhere() -> None:
     for page in PAGES:
         for target in re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text()):
