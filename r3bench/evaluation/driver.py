@@ -35,7 +35,7 @@ def evaluate(
 
     Args:
         model: a folder, a hub id, the address of an OpenAI-compatible server ('http://host:8000/v1', '#name' behind it
-            for one of several models), or (model, tokenizer).
+            for one of several models), 'vllm:FOLDER' for vLLM in this process, or (model, tokenizer).
         section: tasks and sampling.
         out: answers go to `out/<task>/<shard>.parquet`, columns `records.ANSWER_COLUMNS`.
         default_max_tokens: response cap where the section has none.
@@ -75,6 +75,10 @@ def _backend(model: str | Path | tuple[Any, Any], batch_size: int) -> Backend:
         from r3bench.evaluation.server import ServerBackend
 
         return ServerBackend(model, batch_size)
+    if isinstance(model, str) and model.startswith("vllm:"):
+        from r3bench.evaluation.vllm_offline import VLLMBackend
+
+        return VLLMBackend(model.removeprefix("vllm:"))
     from r3bench.evaluation.hf import HFBackend
 
     if isinstance(model, tuple):
