@@ -18,7 +18,7 @@ LONGEST_NOTE = 1000  # characters of a note
 LATEX = {
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
     "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"\textless{}", ">": r"\textgreater{}",
-    "|": r"\textbar{}", '"': r"\textquotedbl{}", "[": "{[}", "]": "{]}", "-": "-", "`": r"\textasciigrave{}",
+    "|": r"\textbar{}", '"': "''", "[": "{[}", "]": "{]}", "*": "{*}", "`": r"\textasciigrave{}",
 }  # fmt: skip
 
 

@@ -78,8 +78,8 @@ def test_false_positives_and_coverage_closer(name):
     check(SETTINGS[name], 2000)
 
 
-def simulated_power(effect, assumptions, *, questions, samples, seeds, count, seed):
-    """Share of 2 x 2 grids in which the main effect of the first factor is found at 5 % on these questions."""
+def simulated_power(effect, assumptions, *, questions, samples, seeds, count, seed, scope):
+    """Share of 2 x 2 grids in which the main effect of the first factor is found at 5 %."""
     factors = {"a": ("off", "on"), "b": ("off", "on")}
     cells = [(a, b) for a in ("off", "on") for b in ("off", "on")]
     cell_of = np.repeat(np.arange(4), seeds)
@@ -92,26 +92,32 @@ def simulated_power(effect, assumptions, *, questions, samples, seeds, count, se
     difficulty = 0.5 + spread * np.where(np.arange(questions) % 2, 1, -1)
     hits = 0
     for _ in range(count):
-        p = difficulty + effect * (on[:, None] - 0.5) + rng.normal(0, assumptions.run_sd, (len(on), 1))
+        varying = rng.normal(effect, assumptions.question_effect_sd if scope == "like_these" else 0.0, questions)
+        p = difficulty + varying * (on[:, None] - 0.5) + rng.normal(0, assumptions.run_sd, (len(on), 1))
         p = np.clip(p + rng.normal(0, assumptions.run_question_sd, (len(on), questions)), 0, 1)
         y = rng.binomial(samples, p) / samples
         parts = two_way([y], weights, error)
-        hits += interval(parts.estimate, parts.run, parts.df_run, 0.95)[0].p < 0.05
+        asked = (parts.run, parts.df_run) if scope == "these" else (parts.total, parts.df)
+        hits += interval(parts.estimate, *asked, 0.95)[0].p < 0.05
     return hits / count
 
 
-@pytest.mark.parametrize(("questions", "samples", "seeds"), [(40, 8, 3), (100, 4, 2)])
-def test_detectable_effect_is_where_simulated_power_is_80_percent(questions, samples, seeds):
+@pytest.mark.parametrize(
+    ("questions", "samples", "seeds", "scope"), [(40, 8, 3, "these"), (100, 4, 2, "these"), (60, 8, 3, "like_these")]
+)
+def test_detectable_effect_is_where_simulated_power_is_80_percent(questions, samples, seeds, scope):
     special = pytest.importorskip("scipy.special")
-    assumptions = VarianceAssumptions(run_sd=0.015, run_question_sd=0.06, within_question=0.2)
+    assumptions = VarianceAssumptions(run_sd=0.015, run_question_sd=0.06, within_question=0.2, question_effect_sd=0.15)
     planned = detectable_effects(
         {"a": ("off", "on"), "b": ("off", "on")},
         [{"a": a, "b": b} for a in ("off", "on") for b in ("off", "on")],
-        questions=questions, samples=samples, seeds=seeds, assumptions=assumptions,
+        questions=questions, samples=samples, seeds=seeds, assumptions=assumptions, scope=scope,
     )["main"]  # fmt: skip
     points = np.array([0.8, 0.9, 1.0, 1.1, 1.2])
     powers = [
-        simulated_power(planned * x, assumptions, questions=questions, samples=samples, seeds=seeds, count=600, seed=i)
+        simulated_power(
+            planned * x, assumptions, questions=questions, samples=samples, seeds=seeds, count=600, seed=i, scope=scope
+        )
         for i, x in enumerate(points)
     ]
     slope, start = np.polyfit(points, special.ndtri(np.clip(powers, 0.01, 0.99)), 1)

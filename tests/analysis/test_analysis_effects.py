@@ -1,11 +1,13 @@
 """Effects of a lattice: brute-force Shapley, the paper's ablation table, families, missing cells."""
 
 import itertools
+import json
 import math
 
 import numpy as np
 import pytest
 
+from r3bench.analysis import analyze
 from r3bench.analysis.declared import Declared
 from r3bench.analysis.effects import effects
 from r3bench.analysis.lattice import contrasts
@@ -85,6 +87,33 @@ def test_papers_leave_one_out_drops():
     assert any("add seeds" in n for n in notes)
     assert not any(e.kind in ("shapley", "add_one", "interaction") for e in found)
     assert any("not estimable" in n and "shapley" in n for n in notes)
+
+
+def test_leave_one_out_design_with_seeds_has_intervals():
+    """Four cells of 2^3, three seeds: drops with 8 degrees of freedom, main effects only under an assumption."""
+    factors = dict.fromkeys("abc", ("off", "on"))
+    means = {c: 0.3 + 0.1 * c.count("on") for c in itertools.product(*factors.values()) if c.count("on") >= 2}
+    found, notes = effects(results_from(means, factors, questions=50, noise=0.02, seeds=3), draws=200)
+    for name in "abc":
+        effect = value(found, "leave_one_out", name)
+        assert effect.assumes is None and effect.these.df == 8 and effect.like_these.low < 0.1 < effect.like_these.high
+        main = value(found, "main", name)
+        assert main.assumes == "no interaction at all"
+        assert main.estimate == pytest.approx(effect.estimate)  # what an additive model makes of this design
+    assert not any(e.kind in ("interaction", "add_one", "shapley") for e in found)
+    assert any("partial grid: 4 of 8" in n for n in notes)
+
+
+def test_papers_table_as_a_long_table(tmp_path):
+    rows = ["run,seed,ccr,isr,serr,benchmark,question,samples,correct"]
+    for name, levels, mean in [("full", "on,on,on", 6059), ("a", "off,on,on", 5412), ("b", "on,off,on", 5735),
+                               ("c", "on,on,off", 5492)]:  # fmt: skip
+        rows.append(f"{name},0,{levels},maths,all,10000,{mean}")
+    (tmp_path / "r3.csv").write_text("\n".join(rows) + "\n")
+    found = analyze(tmp_path / "r3.csv")
+    drops = {e["term"]: round(100 * e["estimate"], 2) for e in found["effects"] if e["kind"] == "leave_one_out"}
+    assert drops == {"ccr": 6.47, "isr": 3.24, "serr": 5.67}
+    json.dumps(found, allow_nan=False)
 
 
 def test_levels_beyond_on_and_off_are_compared_with_the_reference():

@@ -20,7 +20,9 @@ from r3bench.analysis.reported_rows import reported, reported_table, scores, sou
 from r3bench.analysis.tables import cell_frame, study_tables
 from r3bench.errors import ConfigError, StateError
 
-HOSTILE = "<script>alert(1)</script> \\input{/etc/passwd} $x^2_3 & 50% #~ | `*_[a](b)\u202e\u0007\n\\end{table}"
+HOSTILE = (
+    '*<script>alert(1)</script> \\input{/etc/passwd} $x^2_3 & 50% #~ | `*_[a](b) "q" -- {x}\u202e\u0007\n\\end{table}'
+)
 
 
 def test_study_counts_equal_the_answers_on_disk(study):
