@@ -16,6 +16,7 @@ Split = Literal["train", "validation", "test"]
 CAPS = {"embedded": 9, "embedded-20": 20}  # name in a recipe -> largest running value
 SIZES: dict[Split, int] = {"train": 1024, "validation": 200, "test": 400}
 MAX_OPERATIONS = 4
+MAX_OPERAND = 9
 SEED = 0  # of the drawn questions; another number is another data set
 
 
@@ -54,7 +55,7 @@ class Chain:
 
 
 def draw(rng: random.Random, cap: int) -> Chain:
-    """A random chain: length 1-4, start 0..cap and each new value (0..cap, other than the last) uniform."""
+    """A random chain: length 1-4, start 0..cap, each new value uniform over those an operand of 1-9 can reach."""
 
     def below(count: int) -> int:
         return int(rng.random() * count)  # random() is the one method whose stream Python keeps between versions
@@ -63,7 +64,8 @@ def draw(rng: random.Random, cap: int) -> Chain:
     start = value = below(cap + 1)
     changes = []
     for _ in range(length):
-        new = below(cap)
+        low, high = max(0, value - MAX_OPERAND), min(cap, value + MAX_OPERAND)
+        new = low + below(high - low)
         new += new >= value
         changes.append(new - value)
         value = new
