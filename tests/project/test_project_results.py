@@ -88,10 +88,11 @@ def test_status_tells_where_a_study_stands(r3bench: Callable[..., Result], study
 
 def test_plan_says_what_a_grid_costs_and_sees(r3bench: Callable[..., Result], folder: Path) -> None:
     found = json.loads(r3bench("plan", "quickstart", "--effect", "0.0001", "--json").stdout)
-    assert len(found["runs"]) == 13
+    grid = json.loads(r3bench("validate", "quickstart", "--json").stdout)["grid"]
+    assert [run["run_id"] for run in found["runs"]] == grid["runs"]
     assert found["training_tokens"] > 0
     assert any("can't see" in line for line in found["warnings"])
-    assert "quickstart: 13 runs" in r3bench("plan", "quickstart").stdout
+    assert f"quickstart: {len(grid['runs'])} runs" in r3bench("plan", "quickstart").stdout
     louder = json.loads(r3bench("plan", "quickstart", "--assume", "run_sd=5", "--json").stdout)
     assert louder["benchmarks"][0]["effects"]["main"] > found["benchmarks"][0]["effects"]["main"]
     assert r3bench("plan", "quickstart", "--assume", "run_s=5").exit_code == 2
