@@ -14,7 +14,7 @@ from r3bench.evaluation.grading import using
 from r3bench.evaluation.regrade import regrade_shard
 from r3bench.evaluation.sampling import Backend, Sampling
 from r3bench.evaluation.summary import summarise
-from r3bench.evaluation.tasks import check_tasks, load_task, manager, quiet_loggers
+from r3bench.evaluation.tasks import check_tasks, load_task, quiet_loggers
 from r3bench.grading import Grader
 
 
@@ -89,12 +89,14 @@ def _backend(model: str | Path | tuple[Any, Any], batch_size: int) -> Backend:
 def _evaluate_task(
     name: str, *, backend: Backend, section: EvalSection, sampling: Sampling, folder: Path, quiet: bool
 ) -> dict[str, Any]:
-    from lm_eval import simple_evaluate
+    import lm_eval
 
     from r3bench.evaluation.lm import StoredLM, digest
 
     task = load_task(name, section.style)
     task.set_config("repeats", section.samples)
+    if task.get_config("num_fewshot") is None:
+        task.set_config("num_fewshot", 0)
     greedy = sampling.temperature == 0
     task.set_config("generation_kwargs", {"do_sample": not greedy, "max_gen_toks": sampling.max_tokens, "until": []})
     template = backend.chat([{"role": "user", "content": "?"}])
@@ -123,17 +125,13 @@ def _evaluate_task(
             grader=grader,
             progress=progress,
         )
-        simple_evaluate(
-            model=lm,
-            tasks=[task],
-            task_manager=manager(),  # lm-eval's own would read its 14,000 task files
+        lm_eval.evaluate(
+            lm=lm,
+            task_dict={"tasks": {name: task}, "groups": {}, "group_map": {}},
             limit=section.limit,
             apply_chat_template=True,
             bootstrap_iters=0,
             log_samples=False,
-            random_seed=None,  # type: ignore[arg-type]
-            numpy_random_seed=None,  # type: ignore[arg-type]
-            torch_random_seed=None,  # type: ignore[arg-type]
         )
     asked = {doc["id"] for doc in list(task.test_docs())[: section.limit]}
     rows = [row for row in shards.read(folder, settings) if row["question"] in asked]

@@ -67,14 +67,14 @@ def test_lm_evals_own_scores_agree(loaded, copied, monkeypatch):
     import lm_eval
 
     seen = {}
-    original = lm_eval.simple_evaluate
+    original = lm_eval.evaluate
 
     def spy(**arguments):
         result = original(**arguments)
         seen.update(result["results"]["embedded"])
         return result
 
-    monkeypatch.setattr(lm_eval, "simple_evaluate", spy)
+    monkeypatch.setattr(lm_eval, "evaluate", spy)
     summary = run(loaded, copied)["embedded"]
     for name in ("avg", "pass", "maj"):
         assert seen[f"{name}@k,all"] == pytest.approx(summary[f"{name}@2"])
