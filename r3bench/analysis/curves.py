@@ -111,7 +111,8 @@ def band(label: str, curves: Sequence[RunCurve], axis: Axis, confidence: float =
     grid = np.linspace(max(x[0] for x in xs), min(x[-1] for x in xs), POINTS)
     values = np.stack([np.interp(grid, x, c.accuracy) for x, c in zip(xs, curves, strict=True)])
     mean, half = _mean_and_half(values, confidence)
-    return Band(label, grid, mean, mean - half, mean + half, len(curves))
+    lowest, highest = (-np.inf, np.inf) if curves[0].measure == "reward" else (0.0, 1.0)
+    return Band(label, grid, mean, np.maximum(mean - half, lowest), np.minimum(mean + half, highest), len(curves))
 
 
 def matched(
@@ -150,7 +151,7 @@ def matched(
                 reached=len(times),
                 runs=len(runs),
                 to_peak=_known(mean[0]),
-                to_peak_low=_known(mean[0] - half[0]),
+                to_peak_low=_known(np.maximum(mean[0] - half[0], 0.0)),
                 to_peak_high=_known(mean[0] + half[0]),
             )
         )

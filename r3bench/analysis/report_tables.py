@@ -8,7 +8,6 @@ import numpy as np
 from r3bench.analysis.cells import CellRow
 from r3bench.analysis.curves import Axis, Matched, RunCurve, matched
 from r3bench.analysis.frame import Column, Entry, Table, count, decimal
-from r3bench.analysis.render import plain
 from r3bench.analysis.results import Results
 from r3bench.analysis.tables import acted_text, p_text
 from r3bench.analysis.variance import variance_table
@@ -58,14 +57,20 @@ def variance_html_table(results: Results) -> Table:
 
 
 def evidence_table(results: Results, cells: Sequence[CellRow]) -> Table:
-    """What the components' own counters say, totals averaged over a cell's runs."""
+    """What the components' own counters say: totals of a run, over the runs of each cell."""
     body = []
     for row in (r for r in cells if r.acted):
         records = [r.record.train for r in results.runs if r.run in row.runs and r.record is not None]
         keys = sorted({k for r in records for k in r.evidence})
-        shown = ", ".join(f"{k} {np.mean([r.evidence.get(k, 0.0) for r in records]):,.4g}" for k in keys)
-        body.append([Entry(row.label), Entry(acted_text(row)), Entry(plain(shown, 190))])
-    columns = [Column("cell", "left"), Column("acted", "left"), Column("totals per run", "left")]
+        if not keys:
+            body.append([Entry(row.label), Entry(acted_text(row)), *(Entry("-") for _ in range(4))])
+        for key in keys:
+            values = [r.evidence.get(key, 0.0) for r in records]
+            figures = (float(np.mean(values)), min(values), max(values))
+            numbers = [Entry(f"{v:,.4g}" if abs(v) < 1e4 else f"{v:,.0f}") for v in figures]
+            body.append([Entry(row.label), Entry(acted_text(row)), Entry(key), *numbers])
+    columns = [Column("cell", "left"), Column("acted", "left"), Column("counter", "left"), Column("mean of runs"),
+               Column("lowest"), Column("highest")]  # fmt: skip
     notes = ["a component that was on and NEVER acted leaves its cell equal to the one without it"]
     return Table("Did the components act?", columns, body, notes, "evidence")
 
