@@ -26,7 +26,7 @@ question at its last visit without a prefix.
 import math
 import random
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -37,14 +37,23 @@ from r3bench.errors import ConfigError
 from r3bench.training.component import Component, Facts, Group, PlannedGroup, Step
 
 
+class TokenTexts(dict[int, str]):
+    """Token id -> its text, decoded once."""
+
+    def __init__(self, decode: Callable[[Sequence[int]], str]) -> None:
+        super().__init__()
+        self._decode = decode
+
+    def __missing__(self, token: int) -> str:
+        self[token] = self._decode([token])
+        return self[token]
+
+
 def paragraph_cuts(pieces: Sequence[str]) -> list[int]:
     """Prefix lengths that end in a paragraph break, from the text of each token."""
-    cuts, tail = [], ""
-    for place, piece in enumerate(pieces):
-        if "\n\n" in tail + piece:
-            cuts.append(place + 1)
-        tail = (tail + piece)[-1:]
-    return cuts
+    ends = np.cumsum([len(piece) for piece in pieces])
+    breaks = [match.start() + 2 for match in re.finditer("(?=\n\n)", "".join(pieces))]
+    return sorted(set((np.searchsorted(ends, breaks, "left") + 1).tolist()))
 
 
 def cut_points(
@@ -170,7 +179,8 @@ class Retrospective(Component):
         self.states: dict[str, list[State]] = {}
         self.critic = ValueHead(config.learning_rate)
         self._failing = 0.0  # share of all-wrong groups in the last batch
-        self._pieces: dict[int, str] = {}  # token id -> text
+        self._texts = TokenTexts(facts.decode)
+        self._probed: dict[int, list[int]] = {}  # global row -> cuts found in `probe`
 
     @classmethod
     def check(cls, config: RetrospectiveConfig, trainer: Mapping[str, Any], lowest_correct: float, where: str) -> None:
@@ -233,14 +243,17 @@ class Retrospective(Component):
     # ------------------------------------------------------------------ collection
 
     def probe(self, groups: Sequence[Group]) -> dict[int, Sequence[int]]:
-        return {group.rows[place]: [cut - 1 for cut in cuts] for group, place, cuts in self._cut_rows(groups)}
+        self._probed = {}  # what an interrupted batch left
+        self._probed = {group.rows[place]: cuts for group, place, cuts in self._cut_rows(groups)}
+        return {row: [cut - 1 for cut in cuts] for row, cuts in self._probed.items()}
 
     def _cut_rows(self, groups: Sequence[Group]) -> list[tuple[Group, int, list[int]]]:
         """(group, place, prefix lengths) of the answers to bare questions that can be cut."""
         rows = []
         for group in sorted(groups, key=lambda group: group.question):  # an order that no rank layout changes
             for place in range(len(group.correct)) if group.provenance == "fresh" else ():
-                cuts = self._cuts(group, place)
+                row = group.rows[place]
+                cuts = self._probed.get(row, []) if self._probed else self._cuts(group, place)
                 if cuts:
                     rows.append((group, place, cuts))
         return rows
@@ -279,6 +292,7 @@ class Retrospective(Component):
     def _collect(self, step: Step) -> None:
         config = self.config
         rows = self._cut_rows(step.groups)
+        self._probed = {}
         for group in step.groups:
             if group.provenance == "fresh" and group.correct.mean() < config.retire and config.source != "own":
                 self._canonical(group, step)
@@ -332,7 +346,7 @@ class Retrospective(Component):
 
     def _cuts(self, group: Group, place: int) -> list[int]:
         ids = group.completion_ids[place]
-        texts = [self._text(int(token)) for token in ids]
+        texts = [*map(self._texts.__getitem__, ids.tolist())]
         breaks: list[int] = []
         if self.config.cuts == "paragraphs":
             breaks = paragraph_cuts(texts)
@@ -352,11 +366,6 @@ class Retrospective(Component):
             before=len(texts) if answer < 0 else int(np.searchsorted(ends, answer, "right")) + 1,
         )
 
-    def _text(self, token: int) -> str:
-        if token not in self._pieces:
-            self._pieces[token] = self.facts.decode([token])
-        return self._pieces[token]
-
     def _canonical(self, group: Group, step: Step) -> None:
         """Store one random prefix of the data's own solution, if there is one that does not give the answer away."""
         solution = group.columns.get("solution")
@@ -364,7 +373,7 @@ class Retrospective(Component):
             self.count("questions_without_solution")
             return
         ids = self.facts.encode(str(solution))
-        texts = [self._text(token) for token in ids]
+        texts = [self._texts[token] for token in ids]
         answer = group.columns.get("answer")
         cuts = [
             cut for cut in self._cut_points(texts, paragraph_cuts(texts)) if not leaks("".join(texts[:cut]), answer)
