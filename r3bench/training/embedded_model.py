@@ -38,10 +38,10 @@ class Warmup:
     seed: int = 0  # of the initial weights and of the questions drawn
 
 
-WARMUPS = {
+WARMUPS = {  # by cap: a larger one has more sums to learn
     9: Warmup(worked=350, mixed=200),
-    20: Warmup(worked=900, mixed=200, learning_rate=2e-3),
-}  # by cap; a larger cap has more sums to learn
+    20: Warmup(worked=1200, mixed=250, direct=0.65, learning_rate=2e-3),
+}
 RISE = 20  # steps over which the learning rate rises from zero
 CONTEXT = 512  # tokens
 STYLES: tuple[prompts.Style, ...] = ("boxed",) * 6 + ("r1", "plain")  # instructions met in the warm-up, by frequency
