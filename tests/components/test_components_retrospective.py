@@ -265,10 +265,10 @@ def value_step(component, number, rng, right=4):
     for index in range(8):
         correct = [index * 8 % 3 == 0 and place < right for place in range(8)]
         groups.append(answers(correct, index=index, question=f"v{number}-{index}"))
+    wanted = component.probe(groups)
     for one in groups:
-        wanted = component.probe([one])
-        for row, positions in wanted.items():
-            place = row - one.rows.start
+        for place, row in enumerate(one.rows):
+            positions = wanted[row]
             assert positions == [11, 24]
             hidden = rng.normal(size=(2, 4)) * 0.3
             hidden[1] += 2.0 if one.correct[place] else 0.0
