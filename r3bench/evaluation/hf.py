@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from r3bench.errors import ConfigError
+from r3bench.errors import ConfigError, Diverged
 from r3bench.evaluation.sampling import Completion, Draw, Sampling, Stream
 
 NUCLEUS = 512  # likeliest tokens looked at first for top-p; the whole vocabulary is sorted only if they don't suffice
@@ -25,7 +25,12 @@ def choose(logits: torch.Tensor, uniforms: torch.Tensor, temperature: float, top
     """Next tokens (B,) from logits (B, V) by inverting the distribution function at `uniforms` (B,) in [0, 1).
 
     With top_p < 1 the smallest set of likeliest tokens whose mass reaches top_p is kept.
+
+    Raises:
+        Diverged: a logit is not a number.
     """
+    if bool(logits.isnan().any()):
+        raise Diverged("the model's logits are not numbers: its weights diverged or overflow in this dtype")
     if temperature == 0:
         return logits.argmax(-1)
     exact = torch.float32 if logits.device.type == "mps" else torch.float64

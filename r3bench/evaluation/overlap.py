@@ -4,6 +4,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from r3bench.config.sections import DataSection
+
 N = 8  # words in an n-gram
 NEAR = 0.5  # share of a question's n-grams found in one training question from which it counts as near
 
@@ -58,3 +60,12 @@ def overlap_with_tasks(train: Sequence[Mapping[str, Any]], tasks: Sequence[str])
     from r3bench.evaluation.tasks import load_task
 
     return {name: overlap(train, list(load_task(name).test_docs())) for name in tasks}
+
+
+def training_overlap(section: DataSection, tasks: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """`overlap` of a recipe's training questions with each evaluation task."""
+    from r3bench.training.data import load_questions
+
+    rows = load_questions(section)
+    train = [{"id": name, "problem": text} for name, text in zip(rows["question_id"], rows["problem"], strict=True)]
+    return overlap_with_tasks(train, tasks)

@@ -7,6 +7,7 @@ import selectors
 import signal
 import subprocess
 import sys
+import threading
 import time
 import weakref
 from collections import deque
@@ -39,14 +40,15 @@ class _Batch:
     busy: list[_Worker] = field(default_factory=list)
 
 
-def _stop(processes: "dict[int, subprocess.Popen[bytes]]") -> None:
-    """Kill all processes of the table and empty it."""
-    for process in list(processes.values()):
-        process.kill()
-        process.wait()
-        for pipe in (process.stdin, process.stdout):
-            if pipe is not None:
-                pipe.close()
+def _stop(processes: "dict[int, subprocess.Popen[bytes]]", owner: int) -> None:
+    """Kill all processes of the table and empty it; in a fork of their owner only forget them."""
+    if os.getpid() == owner:
+        for process in list(processes.values()):
+            process.kill()
+            process.wait()
+            for pipe in (process.stdin, process.stdout):
+                if pipe is not None:
+                    pipe.close()
     processes.clear()
 
 
@@ -56,10 +58,15 @@ class Pool:
     def __init__(self, timeout: float, workers: int) -> None:
         self.timeout = timeout  # CPU seconds an item may take
         self.workers = workers
+        self._own()
+
+    def _own(self) -> None:
+        """Begin without processes, as the property of this process."""
+        self._owner = os.getpid()
+        self._lock = threading.Lock()
         self._idle: list[_Worker] = []
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
-        self._owner = os.getpid()
-        self._finalizer = weakref.finalize(self, _stop, self._processes)
+        self._finalizer = weakref.finalize(self, _stop, self._processes, self._owner)
 
     def run(self, items: Sequence[tuple[str, str]]) -> list[tuple[bool, str, bool]]:
         """Grade (answer, gold) pairs; per pair (correct, reason, timed out), in order.
@@ -68,9 +75,8 @@ class Pool:
             StateError: a worker can't be started.
         """
         if os.getpid() != self._owner:  # after a fork the pipes belong to the parent
-            self._idle, self._owner = [], os.getpid()
-            self._processes.clear()
-        with selectors.DefaultSelector() as selector:
+            self._own()
+        with self._lock, selectors.DefaultSelector() as selector:
             batch = _Batch(items, selector, deque(range(len(items))), [(False, "", False)] * len(items))
             try:
                 while batch.queue or batch.busy:
@@ -80,15 +86,13 @@ class Pool:
                         self._read(key.data, batch)
                     self._expire(batch)
             except BaseException:
-                _stop(self._processes)
-                self._idle = []
+                self.close()
                 raise
         return batch.results
 
     def close(self) -> None:
         """End all processes. The pool can be used again."""
-        if os.getpid() == self._owner:
-            _stop(self._processes)
+        _stop(self._processes, self._owner)
         self._idle = []
 
     def _hand_out(self, batch: _Batch) -> None:

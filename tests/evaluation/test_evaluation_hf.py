@@ -7,7 +7,7 @@ import pytest
 import torch
 from scipy import stats
 
-from r3bench.errors import ConfigError
+from r3bench.errors import ConfigError, Diverged
 from r3bench.evaluation.hf import NUCLEUS, HFBackend, choose, end_tokens, fingerprint
 from r3bench.evaluation.sampling import Draw, Sampling, Stream, draw_seed
 from r3bench.training.embedded import questions
@@ -200,6 +200,12 @@ def test_choose_at_the_ends_of_the_unit_interval():
     assert choose(rows, u, 1.0, 1.0).tolist() == [1, 2]
     assert choose(rows, u, 1.0, 0.99).tolist() == [2, 1]  # by falling probability
     assert choose(rows, u, 0.0, 1.0).tolist() == [2, 2]
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_logits_that_are_no_numbers_are_not_sampled_from(temperature):
+    with pytest.raises(Diverged, match="not numbers"):
+        choose(torch.tensor([[0.0, torch.nan]]), torch.tensor([0.5]), temperature, 1.0)
 
 
 def test_a_flat_distribution_looks_beyond_the_first_tokens():

@@ -5,11 +5,12 @@ from dataclasses import asdict
 
 import pytest
 
+from r3bench.config.sections import DataSection
 from r3bench.errors import ConfigError, StateError
 from r3bench.evaluation import shards
 from r3bench.evaluation.compare import compare_runs
 from r3bench.evaluation.explain import explain
-from r3bench.evaluation.overlap import overlap, overlap_with_tasks
+from r3bench.evaluation.overlap import overlap, training_overlap
 from r3bench.evaluation.regrade import agreement, regrade
 from r3bench.evaluation.summary import summarise
 from r3bench.records import RunPaths, RunRecord, TrainRecord, read_record, write_record
@@ -147,7 +148,18 @@ def test_overlap_finds_the_same_text_and_near_copies():
 
 
 def test_the_embedded_sets_do_not_overlap():
+    report = training_overlap(DataSection(limit=300), ["embedded", "embedded-validation"])
+    assert [(r["questions"], r["exact"]) for r in report.values()] == [(400, 0), (200, 0)]
+
+
+def test_a_training_file_that_holds_test_questions(tmp_path):
     from r3bench.training.embedded import questions
 
-    report = overlap_with_tasks(questions("train"), ["embedded"])["embedded"]
-    assert report["questions"] == 400 and report["exact"] == 0
+    path = tmp_path / "leak.jsonl"
+    rows = questions("train", limit=5) + questions("test", limit=3)
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    report = training_overlap(DataSection(name=str(path)), ["embedded"])["embedded"]
+    assert report["exact"] == 3
+    assert {pair["test"] for pair in report["pairs"] if pair["exact"]} == {
+        row["id"] for row in questions("test", limit=3)
+    }

@@ -1,11 +1,13 @@
 """Hangs, crashes, kills and forks cost the answer they concern and nothing else."""
 
+import atexit
 import os
 import resource
 import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -118,6 +120,28 @@ def test_a_file_of_the_users_is_not_imported(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with Grader() as grader:
         assert grader.grade([r"\boxed{\frac{3}{6}}"], ["1/2"])[0].correct
+
+
+def test_a_fork_that_exits_leaves_the_parents_workers_alone():
+    with Grader(workers=1) as grader:
+        grader.grade([r"\boxed{\frac{3}{6}}"], ["1/2"])
+        (worker,) = grader._pool._processes
+        pid = os.fork()
+        if pid == 0:
+            atexit._run_exitfuncs()
+            os._exit(0)
+        os.waitpid(pid, 0)
+        assert grader.grade([r"\boxed{\frac{4}{8}}"], ["1/2"])[0].correct
+        assert list(grader._pool._processes) == [worker]
+
+
+def test_several_threads_share_a_grader():
+    with Grader(workers=2) as grader, ThreadPoolExecutor(4) as threads:
+        jobs = [
+            threads.submit(grader.grade, [rf"\boxed{{\frac{{{n}}}{{{2 * n}}}}}", r"\boxed{\frac{1}{3}}"], ["1/2"] * 2)
+            for n in range(2, 12)
+        ]
+        assert all([v.correct for v in job.result()] == [True, False] for job in jobs)
 
 
 def test_after_a_fork_the_child_has_its_own_workers():
