@@ -1,7 +1,7 @@
 """How fast a grid runs, against what one would otherwise do.
 
     python benchmarks/grid.py cells      the 16 cells of a 2^4 against the same trainings as 16 process launches
-    python benchmarks/grid.py dispatch   the dispatcher's overhead per cell over 1,000 cells that do nothing, and `status`
+    python benchmarks/grid.py dispatch   overhead of the dispatcher per cell over 1,000 idle cells, and of `status`
 
 Prints JSON. Both halves of `cells` train the same recipes with the same seeds and no evaluation.
 """

@@ -80,6 +80,12 @@ def call_on(function: str, work: Mapping[str, Any], processes: int) -> dict[str,
     return {"failure": asdict(classify(outcome.error))} if outcome.error else {"result": outcome.value}
 
 
+def call_to(reply: str, function: str, work: Mapping[str, Any], processes: int) -> None:
+    """`call_on` in a job whose scheduler doesn't hand results back: the reply goes to a file."""
+    redirect(work)
+    write_json(Path(reply), call_on(function, work, processes))
+
+
 def unpack(reply: Mapping[str, Any] | None, status: int, log: Path) -> Outcome:
     """A worker's reply and exit status (0, a code, or minus the signal) as an outcome."""
     outcome = Outcome()
