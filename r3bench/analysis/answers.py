@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 from r3bench.analysis.cells import BASE_LABEL
 from r3bench.analysis.render import plain
 from r3bench.analysis.results import Results
+from r3bench.analysis.study import run_folder
 
 ANSWERS_SHOWN = 8  # sample answers in the report
 ANSWER_LENGTH = 4000  # characters of one that are shown
@@ -33,7 +34,7 @@ def sample_answers(folder: Path, results: Results) -> list[Answer]:
     shown: set[str] = set()
     for run, index in zip(results.runs, results.cell_of, strict=True):
         label = BASE_LABEL if run.base else results.label(results.cells[index])
-        shards = sorted((folder / run.run / "eval" / task).glob("*.parquet"))
+        shards = sorted((run_folder(folder, run.run) / "eval" / task).glob("*.parquet"))
         if label in shown or not shards or len(found) >= ANSWERS_SHOWN:
             continue
         shown.add(label)

@@ -32,8 +32,9 @@ class Effect:
 
     benchmark: str
     kind: str  # main, interaction, shapley, leave_one_out, add_one
-    term: str
-    factors: tuple[str, ...]
+    term: str  # 'replay', 'ranking=random', or 'replay:ranking' for an interaction
+    parts: tuple[str, ...]  # of the term: one, or the two of an interaction
+    factors: tuple[str, ...]  # of the parts
     estimate: float
     like_these: Interval  # questions are a sample too: two-way standard error; the headline
     these: Interval  # on exactly these questions: seeds are the only noise
@@ -127,8 +128,9 @@ def effects(
     adjusted = np.where(primary, holm(np.where(primary, p, np.nan)), benjamini_hochberg(np.where(primary, np.nan, p)))
     return [
         Effect(
-            benchmark=data.benchmark, kind=contrast.kind, term=contrast.term, factors=contrast.factors,
-            family="primary" if first else "secondary", p_adjusted=number(q), assumes=contrast.assumes, **values,
+            benchmark=data.benchmark, kind=contrast.kind, term=contrast.term, parts=contrast.parts,
+            factors=contrast.factors, assumes=contrast.assumes, family="primary" if first else "secondary",
+            p_adjusted=number(q), **values,
         )
         for (data, contrast, values), first, q in zip(rows, families, adjusted, strict=True)
     ], list(dict.fromkeys(notes))  # fmt: skip

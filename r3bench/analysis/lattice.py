@@ -26,6 +26,7 @@ from r3bench.analysis.twoway import ErrorModel, projector
 Kind = Literal["main", "interaction", "shapley", "leave_one_out", "add_one"]
 Cell = tuple[str, ...]
 Factors = Mapping[str, Sequence[str]]
+_Wanted = tuple[Kind, tuple[str, ...], tuple[str, ...], dict[Cell, float]]  # kind, parts, factors, full weights
 MODELS = {2: "no interaction of three or more factors", 1: "no interaction at all"}  # order -> what it assumes
 MOST_CELLS = 4096  # a full lattice above this is not enumerated
 
@@ -35,10 +36,15 @@ class Contrast:
     """One effect."""
 
     kind: Kind
-    term: str  # 'replay', 'replay=random' or 'replay:ranking'
-    factors: tuple[str, ...]  # the factors it is about
+    parts: tuple[str, ...]  # what it is about: 'replay', 'ranking=random'; two of them for an interaction
+    factors: tuple[str, ...]  # the factors of the parts
     weights: np.ndarray  # (C,) over the observed cells
     assumes: str | None = None  # what had to be assumed because cells are missing; None: nothing
+
+    @property
+    def term(self) -> str:
+        """The parts in one word: 'replay', 'replay=random' or 'replay:ranking'."""
+        return ":".join(self.parts)
 
 
 def contrasts(factors: Factors, cells: Sequence[Cell], runs: Sequence[int]) -> tuple[list[Contrast], list[str]]:
@@ -62,25 +68,25 @@ def contrasts(factors: Factors, cells: Sequence[Cell], runs: Sequence[int]) -> t
             f"unbalanced grid: {min(runs)} to {max(runs)} runs per cell; every cell counts the same, whatever its runs"
         )
     found: list[Contrast] = []
-    wanted: list[tuple[Kind, str, tuple[str, ...], dict[Cell, float]]] = [
+    wanted: list[_Wanted] = [
         *_averages(factors, names),
         *_paths(factors, names),
     ]
     lost: dict[str, list[str]] = {}
-    for kind, term, about, weights in wanted:
+    for kind, parts, about, weights in wanted:
         solved = _solve(weights, kind, factors=factors, cells=cells, runs=runs)
         if solved is None:
-            lost.setdefault(kind, []).append(term)
+            lost.setdefault(kind, []).append(":".join(parts))
         else:
-            found.append(Contrast(kind, term, about, *solved))
+            found.append(Contrast(kind, parts, about, *solved))
     for what, terms in lost.items():
         notes.append(f"not estimable from the cells that were run: {what.replace('_', ' ')} of {', '.join(terms)}")
     return found, notes
 
 
-def _averages(factors: Factors, names: Sequence[str]) -> list[tuple[Kind, str, tuple[str, ...], dict[Cell, float]]]:
+def _averages(factors: Factors, names: Sequence[str]) -> list[_Wanted]:
     """Main effects and two-way interactions as weights over the full lattice."""
-    result: list[tuple[Kind, str, tuple[str, ...], dict[Cell, float]]] = []
+    result: list[_Wanted] = []
     lattice = list(itertools.product(*factors.values())) if _size(factors) <= MOST_CELLS else []
     position = {f: i for i, f in enumerate(factors)}
     for order in (1, 2):
@@ -95,14 +101,14 @@ def _averages(factors: Factors, names: Sequence[str]) -> list[tuple[Kind, str, t
                         sign *= 1 if value == level else -1 if value == factors[factor][0] else 0
                     if sign:
                         weights[cell] = sign / rest
-                term = ":".join(term_name(f, v, factors[f]) for f, v in zip(about, levels, strict=True))
-                result.append(("main" if order == 1 else "interaction", term, about, weights))
+                parts = tuple(term_name(f, v, factors[f]) for f, v in zip(about, levels, strict=True))
+                result.append(("main" if order == 1 else "interaction", parts, about, weights))
     return result
 
 
-def _paths(factors: Factors, names: Sequence[str]) -> list[tuple[Kind, str, tuple[str, ...], dict[Cell, float]]]:
+def _paths(factors: Factors, names: Sequence[str]) -> list[_Wanted]:
     """Shapley, leave-one-out and add-one: every other factor is at its reference or its first other level."""
-    result: list[tuple[Kind, str, tuple[str, ...], dict[Cell, float]]] = []
+    result: list[_Wanted] = []
     for name in names:
         others = [f for f in names if f != name]
         for level in factors[name][1:]:
@@ -111,16 +117,16 @@ def _paths(factors: Factors, names: Sequence[str]) -> list[tuple[Kind, str, tupl
             def cell(chosen: Sequence[str], on: Mapping[str, str] = on) -> Cell:
                 return tuple(on[f] if f in chosen else factors[f][0] for f in factors)
 
-            term = term_name(name, level, factors[name])
+            parts = (term_name(name, level, factors[name]),)
             shapley: dict[Cell, float] = {}
             for size in range(len(others) + 1):
                 share = math.factorial(size) * math.factorial(len(others) - size) / math.factorial(len(names))
                 for chosen in itertools.combinations(others, size):
                     shapley[cell((*chosen, name))] = share
                     shapley[cell(chosen)] = -share
-            result.append(("shapley", term, (name,), shapley))
-            result.append(("leave_one_out", term, (name,), {cell((*others, name)): 1.0, cell(others): -1.0}))
-            result.append(("add_one", term, (name,), {cell((name,)): 1.0, cell(()): -1.0}))
+            result.append(("shapley", parts, (name,), shapley))
+            result.append(("leave_one_out", parts, (name,), {cell((*others, name)): 1.0, cell(others): -1.0}))
+            result.append(("add_one", parts, (name,), {cell((name,)): 1.0, cell(()): -1.0}))
     kinds = ("shapley", "leave_one_out", "add_one")
     return sorted(result, key=lambda r: kinds.index(r[0]))
 

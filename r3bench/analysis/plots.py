@@ -103,14 +103,14 @@ def forest(found: Sequence[Effect], margin: float) -> Picture | None:
 def heat_map(found: Sequence[Effect]) -> Picture | None:
     """Two-way interactions as a coloured, labelled matrix."""
     pairs = [e for e in found if e.kind == "interaction"]
-    names = list(dict.fromkeys(t for e in pairs for t in e.term.split(":")))
+    names = list(dict.fromkeys(t for e in pairs for t in e.parts))
     if not pairs:
         return None
     matrix = np.full((len(names), len(names)), np.nan)
     for effect in pairs:
-        i, j = (names.index(t) for t in effect.term.split(":"))
+        i, j = (names.index(t) for t in effect.parts)
         matrix[max(i, j), min(i, j)] = 100 * effect.estimate
-    starred = {frozenset(e.term.split(":")) for e in pairs if e.p_adjusted is not None and e.p_adjusted < 0.05}
+    starred = {frozenset(e.parts) for e in pairs if e.p_adjusted is not None and e.p_adjusted < 0.05}
 
     def draw() -> Figure:
         size = 2.2 + 0.75 * len(names)

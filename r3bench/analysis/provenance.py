@@ -6,7 +6,7 @@ from typing import Any
 
 from r3bench.analysis.cells import BASE_LABEL
 from r3bench.analysis.results import Results, Run
-from r3bench.analysis.study import load_study
+from r3bench.analysis.study import load_study, run_folder
 from r3bench.errors import ConfigError, StateError, nearest
 from r3bench.files import read_json
 
@@ -72,7 +72,7 @@ def _matching(results: Results, cell: str) -> set[str]:
 
 
 def _describe(results: Results, run: Run, study: Path) -> dict[str, Any]:
-    root = study / run.run if (study / run.run).is_dir() else study
+    root = run_folder(study, run.run)
     row = results.runs.index(run)
     record = run.record
     answers = {name: int(s.samples[row].sum()) for name, s in results.benchmarks.items()}

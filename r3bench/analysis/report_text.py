@@ -12,6 +12,7 @@ from r3bench.analysis.power import VarianceAssumptions, detectable_effects
 from r3bench.analysis.prepare import benchmark_sets, observed_factors, prepare
 from r3bench.analysis.render import plain
 from r3bench.analysis.results import OFF_LEVELS, Results
+from r3bench.analysis.study import run_folder
 from r3bench.analysis.tables import p_text
 from r3bench.analysis.variance import assumptions_from
 from r3bench.errors import StateError
@@ -105,7 +106,7 @@ def environment_text(folder: Path | None, results: Results) -> list[str]:
     if folder is None:
         return [*text, "read from a table: no environment is known"]
     for run in results.runs:
-        path = folder / run.run / "environment.json"
+        path = run_folder(folder, run.run) / "environment.json"
         if path.exists():
             try:
                 record = read_json(path)

@@ -86,7 +86,7 @@ class Results:
                 parts.append(term_name(factor, level, levels))
             elif levels[0] not in OFF_LEVELS:
                 parts.append(f"{factor}={level}")
-        return " + ".join(parts) or "all off"
+        return " + ".join(parts) or ("all off" if self.factors else "trained")
 
 
 def term_name(factor: str, level: str, levels: Sequence[str]) -> str:

@@ -71,6 +71,11 @@ def load_study(folder: Path, *, metrics: bool = False) -> Results:
     )
 
 
+def run_folder(study: Path, run: str) -> Path:
+    """A run's directory in a study's folder, which may be the run's own."""
+    return study / run if (study / run).is_dir() else study
+
+
 def _unfinished(
     folder: Path, planned: list[dict[str, Any]], known: set[str]
 ) -> tuple[list[tuple[dict[str, Any], str]], list[str]]:

@@ -152,6 +152,24 @@ def test_one_seed_and_one_cell_and_a_plain_table_also_get_a_report(tmp_path):
     assert "No effect can be estimated" in write_report(bare, tmp_path / "b.html", figures=False).read_text()
 
 
+def test_a_single_run_is_a_study_of_one_cell(study, tmp_path):
+    run = study / "replay-s0-000000000003"
+    page = write_report(run, tmp_path / "r.html", figures=False).read_text()
+    assert '<th scope="row">replay=on</th>' in page
+    assert "trl 1.16.0" in page and page.count("<details>") == 3  # runs, a right and a wrong answer
+
+
+def test_names_with_separators_in_them(tmp_path):
+    rows = [
+        f"r{i}{j}{s},{s},{i},{j},b,q{q},4,{(i + 2 * j + q + s) % 5}"
+        for i in range(2) for j in range(2) for s in range(2) for q in range(5)
+    ]  # fmt: skip
+    path = tmp_path / "t.csv"
+    path.write_text("run,seed,a:b=c,<d|e>,benchmark,question,samples,correct\n" + "\n".join(rows) + "\n")
+    page = write_report(path, tmp_path / "t.html", figures=False).read_text()
+    assert "a:b=c" in page and "&lt;d|e&gt;" in page and "<d|e>" not in page
+
+
 def test_nothing_of_the_trainer_is_imported(hostile_study, tmp_path):
     code = (
         "import sys; from pathlib import Path; from r3bench.analysis import write_report;"
