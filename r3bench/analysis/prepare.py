@@ -43,13 +43,13 @@ class Prepared:
 
 
 def benchmark_sets(results: Results) -> dict[str, tuple[str, ...]]:
-    """What is analysed: every benchmark, and the macro average if there are two or more."""
+    """What is analysed: every benchmark, and the macro average if there are two or more; the headline first."""
     sets: dict[str, tuple[str, ...]] = {name: (name,) for name in results.benchmarks}
     macro = results.declared.macro or tuple(results.benchmarks)
     for name in macro:
         if name not in results.benchmarks:
             raise ConfigError(f"analysis.macro: no benchmark '{name}' was measured{nearest(name, results.benchmarks)}")
-    return {MACRO: macro, **sets} if len(macro) > 1 else sets
+    return {MACRO: macro, **sets} if len(macro) > 1 else {macro[0]: macro, **sets}
 
 
 def prepare(

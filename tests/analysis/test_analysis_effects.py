@@ -1,11 +1,14 @@
 """Effects of a lattice: brute-force Shapley, the paper's ablation table, families, missing cells."""
 
+import dataclasses
 import itertools
 import json
 import math
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from r3bench.analysis import analyze
 from r3bench.analysis.declared import Declared
@@ -166,6 +169,39 @@ def test_families_and_verdicts():
         effects(results_from(means, FOUR, declared=Declared(primary=("replya",))), draws=0)
     with pytest.raises(ConfigError, match="no benchmark 'amc'"):
         effects(results_from(means, FOUR, declared=Declared(macro=("amc", "bench"))), draws=0)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.integers(2, 3), min_size=1, max_size=4), st.integers(0, 2**32 - 1))
+def test_contrasts_of_any_complete_lattice(sizes, seed):
+    """Weights add up to zero; Shapley values share out the whole gain; an additive table has no interaction."""
+    factors = {f"f{i}": ("off", "on", "other")[:n] for i, n in enumerate(sizes)}
+    cells = list(itertools.product(*factors.values()))
+    found, notes = contrasts(factors, cells, [1] * len(cells))
+    assert not notes and all(c.assumes is None and abs(c.weights.sum()) < 1e-9 for c in found)
+    rng = np.random.default_rng(seed)
+    means = rng.random(len(cells))
+    shared = sum(c.weights @ means for c in found if c.kind == "shapley" and not c.term.endswith("=other"))
+    assert shared == pytest.approx(means[cells.index(("on",) * len(sizes))] - means[cells.index(("off",) * len(sizes))])
+    worth = {(f, level): 0.0 if level == "off" else rng.normal() for f, levels in factors.items() for level in levels}
+    additive = np.array([sum(worth[pair] for pair in zip(factors, cell, strict=True)) for cell in cells])
+    for contrast in found:
+        value_of = contrast.weights @ additive
+        if contrast.kind == "interaction":
+            assert value_of == pytest.approx(0, abs=1e-9)
+        else:
+            level = contrast.term.partition("=")[2] or "on"
+            assert value_of == pytest.approx(worth[contrast.factors[0], level])
+
+
+def test_one_declared_benchmark_is_the_headline():
+    means = dict.fromkeys(itertools.product(*FOUR.values()), 0.5)
+    results = results_from(means, FOUR, questions=3, seeds=2)
+    both = dataclasses.replace(results, benchmarks={"a": results.benchmarks["bench"], **results.benchmarks})
+    found, _ = effects(both, draws=0)
+    assert {e.benchmark for e in found if e.family == "primary"} == {"macro"}
+    found, _ = effects(dataclasses.replace(both, declared=Declared(macro=("bench",))), draws=0)
+    assert {e.benchmark for e in found if e.family == "primary"} == {"bench"}
 
 
 def test_level_order_puts_the_reference_first():
