@@ -26,7 +26,7 @@ def model_folder(name: str, revision: str | None = None) -> str:
         path = cached_folder(
             folder,
             lambda target: embedded_model.build(target, cap),
-            f"building the model '{name}' (once, under a minute)",
+            f"building the model '{name}' (once, about a minute)",
         )
     elif name == smollm.NAME:
         path = smollm.folder()
