@@ -61,6 +61,8 @@ def study_tables(
     tables += [t for name in results.benchmarks if (t := answer_table(results, name, rows)) is not None]
     if found:
         tables.append(effect_table(results, [e for e in found if e.benchmark == names[0]], notes))
+        if len(names) > 1:
+            tables.append(by_benchmark_table(results, found))
     if results.lost:
         dropped, said = effects(results, failed_score="drop", draws=0)
         first = [e for e in dropped if e.benchmark == names[0] and e.kind == "main"]
@@ -200,6 +202,27 @@ def effect_table(results: Results, found: Sequence[Effect], notes: Sequence[str]
     about += [f"* assumes {a}" for a in sorted({e.assumes for e in found if e.assumes})]
     shown = title or f"{results.name}: effects, {'macro average' if name == MACRO else name}"
     return Table(shown, columns, body, [*about, *notes], "sensitivity" if title else "effects")
+
+
+def by_benchmark_table(results: Results, found: Sequence[Effect]) -> Table:
+    """Main effects on every benchmark side by side; strong where the adjusted p resolves them."""
+    names = list(dict.fromkeys(e.benchmark for e in found))
+    main = {(e.term, e.benchmark): e for e in found if e.kind == "main"}
+    body = []
+    for term in dict.fromkeys(term for term, _ in main):
+        row = [Entry(term)]
+        for name in names:
+            effect = main.get((term, name))
+            if effect is None:
+                row.append(Entry("-"))
+                continue
+            clear = effect.verdict(1 - results.declared.confidence) in ("up", "down")
+            row.append(Entry(with_interval(effect.estimate, effect.like_these, True), effect.estimate, clear))
+        body.append(row)
+    columns = [Column("main effect", "left"), *(Column("macro average" if n == MACRO else n) for n in names)]
+    notes = [f"points, intervals {LIKE_THESE}; bold: adjusted p below {1 - results.declared.confidence:.2g}; every "
+             "effect on every benchmark is in effects.csv"]  # fmt: skip
+    return Table(f"{results.name}: main effects by benchmark", columns, body, notes, "by-benchmark")
 
 
 def p_text(p: float | None) -> str:

@@ -17,7 +17,7 @@ from r3bench.analysis.frame import Column, Entry, Table
 from r3bench.analysis.provenance import trace_text
 from r3bench.analysis.render import latex_text, plain, to_csv, to_html, to_latex, to_markdown
 from r3bench.analysis.reported_rows import reported, reported_table, scores, sources
-from r3bench.analysis.tables import cell_frame, study_tables
+from r3bench.analysis.tables import by_benchmark_table, cell_frame, study_tables
 from r3bench.errors import ConfigError, StateError
 
 HOSTILE = (
@@ -73,6 +73,19 @@ def test_figures_of_the_evaluation_have_a_table(study):
     text = render_tables(study)
     assert "### demo: answers, embedded" in text
     assert "| cell | maj@4 | pass@4 | no answer % |" in text and "| all off | 50.0 | 75.0 | 12.5 |" in text
+
+
+def test_main_effects_are_shown_on_every_benchmark(study):
+    results = load_study(study)
+    found, _ = effects(results, draws=0)
+    table = by_benchmark_table(results, found)
+    assert [c.name for c in table.columns] == ["main effect", "macro average", "amc", "embedded"]
+    cells = {(row[0].text, c.name): e for row in table.rows for c, e in zip(table.columns, row, strict=True)}
+    for effect in found:
+        if effect.kind == "main":
+            entry = cells[effect.term, "macro average" if effect.benchmark == "macro" else effect.benchmark]
+            assert entry.value == effect.estimate and entry.strong == (effect.p_adjusted < 0.05)
+    assert "### demo: main effects by benchmark" in render_tables(study)
 
 
 def test_the_untrained_model_alone_has_its_interval(tmp_path):
