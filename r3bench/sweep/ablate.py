@@ -67,14 +67,17 @@ def ablate(
     def index(opened: Study) -> Index:
         return Index(opened, storage, say)
 
-    with ExitStack() as stack:
-        if executor is None:
-            executor, slots = make_executor(opened.grid.executor)
-            stack.enter_context(executor)
-        if opened.grid.tuning is not None:
-            tune(opened, executor, slots, search, say)
-            opened = open_study(opened.grid, runs, study)
-        return Dispatcher(opened, executor, slots=slots, run=run, index=index, say=say).dispatch()
+    try:
+        with ExitStack() as stack:
+            if executor is None:
+                executor, slots = make_executor(opened.grid.executor)
+                stack.enter_context(executor)
+            if opened.grid.tuning is not None:
+                tune(opened, executor, slots, search, say)
+                opened = open_study(opened.grid, runs, study)
+            return Dispatcher(opened, executor, slots=slots, run=run, index=index, say=say).dispatch()
+    except OSError as error:  # a full or failing disk under the dispatcher's own files
+        raise StateError(f"{error.filename or opened.root}: {error.strerror or error}") from error
 
 
 def tune(study: Study, executor: Executor, slots: int, search: Runner, say: Callable[[str], None]) -> None:

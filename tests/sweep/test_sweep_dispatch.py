@@ -215,3 +215,57 @@ def test_study_json_lists_the_cells(home, grid):
     study = json.loads((home / "runs" / "toy" / "study.json").read_text())
     assert len(study["cells"]) == 9 and study["grid"]["seeds"] == [0, 1]
     assert all((Path(home) / "runs" / "toy" / c["run_id"] / "run.json").exists() for c in study["cells"])
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A tmpfs of 400 kB; skipped with a reason where it can't be mounted."""
+    import subprocess
+
+    folder = tmp_path / "small"
+    folder.mkdir()
+    done = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=400k", "tmpfs", str(folder)], capture_output=True, check=False
+    )
+    if done.returncode:
+        pytest.skip("a tmpfs can't be mounted here (needs root)")
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def test_a_disk_that_fills_up_stops_the_study_and_it_goes_on_with_space(home, grid, small_disk):
+    from r3bench.sweep.dispatcher import Dispatcher
+
+    def dispatch():
+        return Dispatcher(open_study(grid, small_disk), InlineExecutor(), slots=1, run=run_toy, say=quiet).dispatch()
+
+    filler = small_disk / "filler"
+    filler.write_bytes(b"x" * 300_000)
+    report = dispatch()
+    assert "No space left" in report.reason and report.left and not report.failed
+    finished = {p: p.read_bytes() for p in small_disk.glob("toy/*/run.json")}
+    assert all(json.loads(content) for content in finished.values())
+    filler.unlink()
+    assert dispatch().complete
+    assert all(p.read_bytes() == content for p, content in finished.items())
+
+
+def test_a_clock_set_back_changes_nothing(home, grid):
+    """Files from the future: nothing compares their times with the clock."""
+    trouble(home, grid, "replay", "bug")
+    ablate(grid, home / "runs", run=run_toy, executor=InlineExecutor(), say=quiet)
+    for path in (home / "runs").rglob("*"):
+        os.utime(path, (4e9, 4e9))
+    for run in (home / "runs" / "toy").glob("replay-s*"):
+        (run / "run.json").unlink()
+    with ThreadPoolExecutor(2) as pool:
+        report = ablate(grid, home / "runs", run=run_toy, executor=pool, slots=2, say=quiet)
+    assert report.complete and set(executions(home).values()) == {1, 2}
+
+
+def test_a_read_only_file_system_is_a_plain_error(home, grid, small_disk):
+    import subprocess
+
+    subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
+    with pytest.raises(StateError, match=r"can't be written: Read-only file system"):
+        ablate(grid, small_disk, run=run_toy, executor=InlineExecutor(), say=quiet)
