@@ -174,9 +174,13 @@ def _nan_to_none(rows: list[list[Any]]) -> list[list[Any]]:
 
 
 def trajectories_of(step: Step) -> list[Trajectory]:
-    """Every row of a batch as a trajectory; the history numbers them on `insert`."""
+    """Every row of a batch as a trajectory; the history numbers them on `insert`.
+
+    Appended groups lie at the end of each rank's rows, so the groups' own order depends on the number of ranks; by
+    provenance a question's groups come in an order that doesn't.
+    """
     rows = []
-    for group in step.groups:
+    for group in sorted(step.groups, key=lambda group: (group.provenance != "fresh", group.provenance)):
         for i in range(len(group.rows)):
             entropies = np.sort(group.entropies[i])[::-1]
             peak = entropies[: max(1, int(PEAK_SHARE * len(entropies)))]

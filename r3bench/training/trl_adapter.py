@@ -123,7 +123,7 @@ def score_tokens(
     *,
     reference: bool = False,
 ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-    """Log-probs and entropies of the completion tokens under the current policy or the reference, without gradient.
+    """Log-probs and entropies (0 for the reference) of the completion tokens, under the policy or the reference.
 
     Collective: every rank must call it with the same number of rows. Returns two lists of CPU float32 tensors (T,).
     """
@@ -179,9 +179,9 @@ def _forward(
     def call(model: Any) -> tuple[torch.Tensor, torch.Tensor]:
         logps, entropies, _ = GRPOTrainer._get_per_token_logps_and_entropies(
             trainer, model, input_ids, attention_mask, keep,
-            batch_size=trainer.args.per_device_train_batch_size, compute_entropy=True,
+            batch_size=trainer.args.per_device_train_batch_size, compute_entropy=not reference,
         )  # fmt: skip
-        return logps, entropies
+        return logps, torch.zeros_like(logps) if reference else entropies  # a reference model's head gives none
 
     with torch.no_grad(), disable_gradient_checkpointing(trainer.model, trainer.args.gradient_checkpointing_kwargs):
         if not reference:
