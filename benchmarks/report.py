@@ -48,7 +48,11 @@ def measure(what: str, study: Path, out: Path) -> dict[str, float]:
     process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode:
         raise SystemExit(f"{what}: failed with exit code {process.returncode}")
-    return {"seconds": round(time.monotonic() - start, 2), "peak_gb": round(usage.ru_maxrss / 2**20, 3)}
+    return {
+        "seconds": round(time.monotonic() - start, 2),
+        "cpu_seconds": round(usage.ru_utime + usage.ru_stime, 2),  # what a busy machine does not change
+        "peak_gb": round(usage.ru_maxrss / 2**20, 3),
+    }
 
 
 def main() -> int:
