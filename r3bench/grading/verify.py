@@ -1,12 +1,13 @@
 """Mathematical equality by math-verify. Runs inside a worker process only: any call here may hang or crash."""
 
 import logging
+import zlib
 from functools import lru_cache
 from typing import Any
 
 from r3bench.grading.normalise import plain
 
-RELATIVE = 1e-4  # two numbers math-verify calls equal must also agree to this, or its rounding hid the difference
+RELATIVE = 1e-4  # two values further apart than this are different, whatever rounding to decimals says
 
 
 @lru_cache(maxsize=4096)
@@ -18,11 +19,20 @@ def parsed(text: str) -> list[Any]:
     return list(parse(rf"\boxed{{{text}}}", parsing_timeout=None))
 
 
-def _value(expressions: list[Any]) -> float | None:
+def _value(expressions: list[Any]) -> complex | None:
+    """The value of an expression with fixed numbers for its variables, None for anything but an expression.
+
+    Variables are real and positive, and equal names get equal numbers.
+    """
+    from sympy import Expr, Float, Symbol
+
+    expression = expressions[0]
+    if not isinstance(expression, Expr) or isinstance(expression, Symbol):
+        return None
     try:
-        number = expressions[0].evalf(15)
-        return float(number) if number.is_number and number.is_real else None
-    except (AttributeError, TypeError, ValueError, OverflowError, IndexError):
+        numbers = {s: Float(0.5 + zlib.crc32(s.name.encode()) / 2**31) for s in expression.free_symbols}
+        return complex(expression.subs(numbers).evalf(15))
+    except (AttributeError, TypeError, ValueError, OverflowError, ZeroDivisionError, NotImplementedError):
         return None
 
 
@@ -36,11 +46,13 @@ def same_value(answer: str, gold: str) -> tuple[bool, str]:
         return False, "gold can't be read as mathematics"
     if not ours:
         return False, "answer can't be read as mathematics"
+    if "%" not in answer and "%" not in gold:  # 27 % may stand for 27 and for 0.27
+        # most wrong answers end here; math-verify would try to simplify the difference, for seconds at worst, and
+        # would accept two small decimals that are equal after six places
+        a, b = _value(ours), _value(theirs)
+        if a is not None and b is not None and abs(a - b) > RELATIVE * max(abs(a), abs(b)):
+            return False, "another value"
     # gold first: the comparison is not symmetric
     if not verify(theirs, ours, allow_set_relation_comp=True, timeout_seconds=None):
         return False, "not equal"
-    a, b = _value(ours), _value(theirs)
-    percent = "%" in answer or "%" in gold
-    if a is not None and b is not None and not percent and abs(a - b) > RELATIVE * max(abs(a), abs(b)):
-        return False, "equal only after rounding"
     return True, "equal"
