@@ -18,6 +18,7 @@ from typing import Any
 from r3bench.files import read_json, write_json
 from r3bench.sweep.attempts import Failure, WorkerFailed, classify
 from r3bench.sweep.outcome import Outcome
+from r3bench.sweep.worker import lead
 
 PR_SET_PDEATHSIG = 1
 
@@ -109,6 +110,7 @@ def main(arguments: list[str]) -> int:
     work = json.loads(Path(job_path).read_text())
     if rest and int(rest[0]) > 1:
         die_with_parent()  # kept across exec
+        redirect(work)
         launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", rest[0]]
         os.execv(
             sys.executable,
@@ -117,7 +119,7 @@ def main(arguments: list[str]) -> int:
     die_with_parent()
     redirect(work)
     reply = call(function, work)
-    if int(os.environ.get("RANK", "0")) == 0 or "failure" in reply:
+    if lead() or "failure" in reply:
         write_json(Path(result_path), reply)
     return 0 if "result" in reply else 1
 

@@ -59,6 +59,11 @@ def finished(recipe: Recipe, paths: RunPaths) -> RunRecord | None:
     return record if _measured(record.eval, recipe) else None
 
 
+def lead() -> bool:
+    """Whether this process is the first rank: the one that locks, writes and evaluates."""
+    return int(os.environ.get("RANK", "0")) == 0
+
+
 def run_cell(
     recipe: Recipe,
     directory: Path,
@@ -84,26 +89,27 @@ def run_cell(
     """
     paths = RunPaths(directory)
     factors = dict(factors or {})
-    lead = int(os.environ.get("RANK", "0")) == 0
     directory.mkdir(parents=True, exist_ok=True)
-    with exclusive(paths.lock) if lead else contextlib.nullcontext():
-        set_aside_torn(paths)
+    with exclusive(paths.lock) if lead() else contextlib.nullcontext():
+        if lead():
+            set_aside_torn(paths)
         record = finished(recipe, paths)
         if record is not None:
             return record
         steps = steps or real_steps()
-        if lead:
+        if lead():
             _describe(recipe, paths, steps.environment())
         if factors == BASE_MODEL:
             trained, model = _untrained(), steps.start_model(recipe.model.name, recipe.model.revision)
         else:
             trained, model = _trained(smaller_batches(recipe, halvings), paths, quiet, steps), str(paths.model)
         summaries = {}
-        if trained.outcome == "finished" and lead:
+        if trained.outcome == "finished" and lead():
             cap = int(trainer_value(recipe.trainer, "max_completion_length"))
             summaries = steps.evaluate(model, recipe.eval, paths.evaluation, default_max_tokens=cap, quiet=quiet)
-        record = _record(recipe, factors, trained, summaries, read_json(paths.environment))
-        if lead:
+        environment = read_json(paths.environment) if lead() else {"started": ""}
+        record = _record(recipe, factors, trained, summaries, environment)
+        if lead():
             write_record(record, paths)
         return record
 
@@ -210,6 +216,6 @@ def run_job(work: Mapping[str, Any], steps: Steps | None = None) -> dict[str, An
     directory = Path(work["directory"])
     recipe = parse_recipe(work["recipe"], str(directory / "config.json"))
     halvings = work["halvings"]
-    with attempt(directory, halvings):
+    with attempt(directory, halvings) if lead() else contextlib.nullcontext():
         record = run_cell(recipe, directory, work["factors"], quiet=True, halvings=halvings, steps=steps)
     return dataclasses.asdict(record)

@@ -133,3 +133,33 @@ def test_a_lost_fork_server_is_started_again(home, grid_values):
         first = pool._running_server()
         os.kill(first.pid, signal.SIGKILL)
         assert ablate(grid, home / "runs", run=run_toy, executor=pool, slots=4, say=quiet).complete
+
+
+def test_a_cell_with_two_processes_under_torchrun(home, grid_values):
+    """Every rank trains; one locks, evaluates and writes. A failure of any rank is the cell's."""
+    grid_values |= {"seeds": [0], "base_model": False, "factors": {"replay": ["off", "on"]}}
+    grid = parse_grid(grid_values, "toy.yaml")
+    broken = trouble(home, grid, "replay", "always")
+    with DeviceExecutor(["", ""], gpus_per_cell=2) as pool:
+        assert pool.slots == 1
+        report = ablate(grid, home / "runs", run=run_toy, executor=pool, slots=1, say=quiet)
+    assert list(report.failed) == [broken.run_id] and "ZeroDivisionError" in report.failed[broken.run_id].message
+    (whole,) = report.finished
+    assert executions(home)[whole] == 2  # one per rank
+    assert len(read_jsonl(home / "runs" / "toy" / whole / "attempts.jsonl")) == 1
+
+
+def test_gpus_are_found_and_shared_out(monkeypatch):
+    from r3bench.errors import ConfigError
+    from r3bench.sweep.executors import make_executor
+    from r3bench.sweep.grid import ExecutorSection
+    from r3bench.sweep.local import gpu_ids
+
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0, 2,5,7,9")
+    assert gpu_ids() == ["0", "2", "5", "7", "9"]
+    pool, slots = make_executor(ExecutorSection(gpus=2))
+    assert slots == 2 and sorted([pool._free.get(), pool._free.get()]) == ["0,2", "5,7"]
+    with pytest.raises(ConfigError, match="at most the 5 GPUs"):
+        make_executor(ExecutorSection(gpus=8))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert gpu_ids() == []
