@@ -42,7 +42,10 @@ class ValueHead:
         """(n, H) hidden states -> (n,) values in (0, 1)."""
         if not len(self.arrays["weights"]):
             return np.full(len(features), 0.5)
-        logits = self._standardised(np.asarray(features, float)) @ self.arrays["weights"] + self.bias[0]
+        return self._probability(self._standardised(np.asarray(features, float)))
+
+    def _probability(self, inputs: np.ndarray) -> np.ndarray:
+        logits = inputs @ self.arrays["weights"] + self.bias[0]
         return np.asarray(1 / (1 + np.exp(-np.clip(logits, -30, 30))))
 
     def learn(self, features: np.ndarray, returns: np.ndarray, passes: int = 8) -> None:
@@ -60,7 +63,7 @@ class ValueHead:
         inputs = self._standardised(features)
         for _ in range(passes):
             self.updates += 1
-            error = self.value(features) - returns
+            error = self._probability(inputs) - returns
             self._adam(a, inputs.T @ error / len(returns) + 1e-4 * a["weights"])
             self.bias = self._adam_bias(error.mean())
 

@@ -308,10 +308,8 @@ class Retrospective(Component):
         """Store the best cut of each answer where it is promising."""
         config = self.config
         best, base = [], []
-        for group, place, cuts in rows:
-            rng = self.facts.rng(step.step, self.name, f"{group.question}-{place}")
+        for (group, place, cuts), values in zip(rows, self._values(rows, step), strict=True):
             features = group.hidden.get(place)
-            values = np.array([rng.random() for _ in cuts]) if features is None else self.critic.value(features)
             at = int(np.argmax(values))
             state = State(
                 question=group.question,
@@ -334,6 +332,16 @@ class Retrospective(Component):
         for state, kept in zip(best, keep, strict=True):
             if kept:
                 self._store(state)
+
+    def _values(self, rows: list[tuple[Group, int, list[int]]], step: Step) -> list[np.ndarray]:
+        """V at the cuts of each answer: the critic's, or random numbers."""
+        if self.config.value != "value_head":
+            rngs = [self.facts.rng(step.step, self.name, f"{group.question}-{place}") for group, place, _ in rows]
+            return [np.array([rng.random() for _ in cuts]) for rng, (_, _, cuts) in zip(rngs, rows, strict=True)]
+        if not rows:
+            return []
+        values = self.critic.value(np.concatenate([group.hidden[place] for group, place, _ in rows]))
+        return np.split(values, np.cumsum([len(cuts) for _, _, cuts in rows])[:-1])
 
     def _learn(self, rows: list[tuple[Group, int, list[int]]]) -> None:
         """Train the critic on the hidden states at the cuts."""

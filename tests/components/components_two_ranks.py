@@ -17,7 +17,8 @@ ROWS, GROUP = 16, 4
 CASES = {
     "four": (
         {
-            "ranking": {"peak_fraction": 0.25}, "reflection": {"template": "short", "max_share": 0.5, "exemplars": 2},  # both ranks get one
+            "ranking": {"peak_fraction": 0.25},
+            "reflection": {"template": "short", "max_share": 0.5, "exemplars": 2},  # both ranks get one
             "replay": {"truncated_negatives": True},
             "retrospective": {"cuts": "grid", "spacing": 2, "quantile": 0.0, "gate_auc": 0.0, "retire": 0.9},
         },
