@@ -7,6 +7,7 @@ Prints JSON. Both halves of `cells` train the same recipes with the same seeds a
 """
 
 import argparse
+import importlib
 import json
 import os
 import subprocess
@@ -15,7 +16,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from r3bench.config.load import parse_recipe
+from r3bench.config.load import parse_recipe, resolved
 from r3bench.records import RunPaths, RunRecord, TrainRecord, write_record
 from r3bench.sweep.ablate import ablate, open_study
 from r3bench.sweep.grid import Grid, parse_grid
@@ -68,13 +69,19 @@ train(recipe, RunPaths(Path(sys.argv[2])), quiet=True)
 """
 
 
+def _importable(function):
+    """The same function under this file's own name, which worker processes can import; not `__main__`."""
+    sys.path.insert(0, str(Path(__file__).parent))
+    return getattr(importlib.import_module(Path(__file__).stem), function.__name__)
+
+
 def cells(steps: int, cells_timed: int) -> dict[str, float]:
     """Seconds of the grid, and of process launches of the same training (a sample of them, scaled up)."""
     grid = grid_of(steps, 1)
     with tempfile.TemporaryDirectory() as folder:
         runs = Path(folder)
         start = time.perf_counter()
-        report = ablate(grid, runs, run=train_only, say=lambda line: print(line, file=sys.stderr))
+        report = ablate(grid, runs, run=_importable(train_only), say=lambda line: print(line, file=sys.stderr))
         together = time.perf_counter() - start
         assert report.complete and len(report.finished) == 16
         inside = sum(record.train.train_seconds for record in report.finished.values())
@@ -82,8 +89,6 @@ def cells(steps: int, cells_timed: int) -> dict[str, float]:
         chosen = study.cells[:: max(1, 16 // cells_timed)][:cells_timed]
         start = time.perf_counter()
         for number, cell in enumerate(chosen):
-            from r3bench.config.load import resolved
-
             recipe = runs / f"launch-{number}.json"
             recipe.write_text(json.dumps(resolved(cell.recipe)))
             command = [sys.executable, "-c", LAUNCH, str(recipe), str(runs / f"launch-{number}")]

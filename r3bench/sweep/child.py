@@ -50,8 +50,9 @@ def redirect(work: Mapping[str, Any]) -> None:
 
 def name_of(function: Callable[..., Any]) -> str:
     """'module:name' of a module-level function."""
-    if "." in function.__qualname__:
-        raise TypeError(f"{function.__qualname__}: only a module-level function can be run in another process")
+    if "." in function.__qualname__ or function.__module__ == "__main__":
+        where = f"{function.__module__}:{function.__qualname__}"
+        raise TypeError(f"{where}: only a function at the top of an importable module can be run in another process")
     return f"{function.__module__}:{function.__qualname__}"
 
 

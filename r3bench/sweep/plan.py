@@ -11,6 +11,7 @@ import numpy as np
 from r3bench.analysis.lattice import contrasts, error_model
 from r3bench.analysis.power import Scope, VarianceAssumptions, detectable_effect, detectable_effects
 from r3bench.config.strict import build
+from r3bench.config.trainer_fields import trainer_value
 from r3bench.errors import StateError
 from r3bench.sweep.ablate import open_study
 from r3bench.sweep.cells import BASE_MODEL, Cell
@@ -122,6 +123,8 @@ def plan(
         warnings += _too_small(benchmarks, effect, alternatives)
     if any(tokens is None for tokens in training):
         warnings.append("the number of training questions isn't known, so neither are tokens; set trainer.max_steps")
+    if grid.tuning is not None:
+        warnings.append(_tuning(grid, trained, costs))
     hours: dict[str, float] = {}
     for cell in study.cells:
         for kind, value in costs[cell.run_id].device_hours.items():
@@ -145,6 +148,21 @@ def plan(
         warnings=warnings,
         mean_length=mean_length,
         power=power,
+    )
+
+
+def _tuning(grid: Grid, cells: list[Cell], costs: Mapping[str, RunCost]) -> str:
+    """What the searches add; an upper bound, since pruned trials stop early."""
+    assert grid.tuning is not None
+    names = {cell.name: cell for cell in cells}
+    tokens = 0.0
+    for cell in names.values():
+        steps = int(trainer_value(cell.recipe.trainer, "max_steps"))
+        share = grid.tuning.steps / steps if grid.tuning.steps and steps > 0 else 1.0
+        tokens += grid.tuning.trials * share * (costs[cell.run_id].training_tokens or 0.0)
+    return (
+        f"tuning: {grid.tuning.trials} trials in each of {len(names)} cells first, "
+        f"up to {tokens / 1e6:,.1f}M more tokens, not in the figures above"
     )
 
 

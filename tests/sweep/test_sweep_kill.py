@@ -8,6 +8,7 @@ import pytest
 from killing import in_child, kill_at
 from toy import run_toy
 
+from r3bench.analysis import render_tables
 from r3bench.files import read_jsonl
 from r3bench.sweep.ablate import ablate, open_study
 from r3bench.sweep.dispatcher import Dispatcher
@@ -56,6 +57,7 @@ def test_dispatcher_killed_at_every_write(home, grid, step):
     assert dispatch(grid, home / "calm").complete
     expected = outcome(home / "calm" / "toy")
     assert len([k for k in expected if "/" not in k]) == 3
+    tables = [render_tables(home / "calm" / "toy", to) for to in ("markdown", "csv")]
     kills = 0
     for n in range(1, 10_000, step):
         runs = home / f"kill-{n}"
@@ -69,6 +71,7 @@ def test_dispatcher_killed_at_every_write(home, grid, step):
         before, ran = finished(study), executions(study)
         report = dispatch(grid, runs)
         assert report.complete and outcome(study) == expected, f"differs after a kill at write {n}"
+        assert [render_tables(study, to) for to in ("markdown", "csv")] == tables, f"tables differ, write {n}"
         after = finished(study)
         assert all(after[path] == content for path, content in before.items()), (
             f"write {n}: a finished cell was rewritten"

@@ -139,3 +139,9 @@ def test_from_a_finished_study(home, grid_values):
     made = plan(grid, from_study=home / "runs" / "toy")
     assert made.training_tokens == 8 * 200 and list(made.device_hours) == ["toy"]
     assert "toy" in made.benchmarks[0].source and made.benchmarks[0].assumptions != VarianceAssumptions()
+
+
+def test_tuning_is_said_with_its_tokens(home, grid_values):
+    grid_values["tuning"] = {"trials": 5, "steps": 10, "space": {"trainer.learning_rate": [1e-4, 1e-3]}}
+    (line,) = plan(parse_grid(grid_values, "toy.yaml")).warnings
+    assert "5 trials in each of 4 cells" in line and f"{5 * 4 * 10 * 64 * 24 / 1e6:.1f}M more tokens" in line
