@@ -11,6 +11,7 @@ from typing import Any
 
 from r3bench.config.load import config_hash, parse_recipe, resolved, run_id
 from r3bench.config.sections import Recipe
+from r3bench.config.strict import plain
 from r3bench.config.trainer_fields import trainer_value
 from r3bench.errors import Diverged, R3BenchError, StateError
 from r3bench.files import read_json, write_json
@@ -56,7 +57,7 @@ def finished(recipe: Recipe, paths: RunPaths) -> RunRecord | None:
         )
     if record.train.outcome == "diverged":
         return record
-    return record if _measured(record.eval, recipe) else None
+    return record if _measured(record.eval, recipe, paths) else None
 
 
 def lead() -> bool:
@@ -171,7 +172,18 @@ def smaller_batches(recipe: Recipe, halvings: int) -> Recipe:
     return dataclasses.replace(recipe, trainer=trainer)
 
 
-def _measured(summaries: Mapping[str, Mapping[str, Any]], recipe: Recipe) -> bool:
+def _measured(summaries: Mapping[str, Mapping[str, Any]], recipe: Recipe, paths: RunPaths) -> bool:
+    """Whether a run has all the answers that the recipe asks for, drawn the way it says."""
+    wanted = plain(recipe.eval)
+    stored = dict(wanted)
+    with contextlib.suppress(StateError, KeyError, TypeError):
+        stored |= read_json(paths.config)["eval"]
+    for key, value in wanted.items():
+        if key == "limit":
+            if stored[key] is not None and (value is None or value > stored[key]):
+                return False
+        elif key not in ("tasks", "samples", "batch_size") and stored[key] != value:
+            return False  # the driver says what differs
     return all(task in summaries and summaries[task]["samples"] >= recipe.eval.samples for task in recipe.eval.tasks)
 
 

@@ -70,6 +70,17 @@ def test_more_samples_do_not_train_again(home, grid, grid_values):
     assert set(executions(home).values()) == {1}
 
 
+@pytest.mark.parametrize(
+    ("change", "again"), [({"limit": 30}, True), ({"temperature": 0.5}, True), ({"limit": 10}, False), ({}, False)]
+)
+def test_a_wider_or_different_measurement_is_made_and_a_smaller_one_is_there(home, grid_values, change, again):
+    grid_values["eval"] = {"samples": 2, "limit": 20}
+    ablate(parse_grid(grid_values, "toy.yaml"), home / "runs", run=run_toy, executor=InlineExecutor(), say=quiet)
+    grid_values["eval"] |= change
+    study = open_study(parse_grid(grid_values, "toy.yaml"), home / "runs")
+    assert {study.state(cell)[0] for cell in study.cells} == {"to_do" if again else "finished"}
+
+
 def test_a_seed_can_be_added_but_a_changed_grid_is_refused(home, grid, grid_values):
     ablate(grid, home / "runs", run=run_toy, executor=InlineExecutor(), say=quiet)
     grid_values["seeds"] = [0, 1, 2]

@@ -95,7 +95,7 @@ def test_dispatcher_with_its_index_killed_again_and_again(home, grid):
         kill_at(n, runs)
         ablate(grid, runs, run=run_toy, executor=InlineExecutor(), say=quiet)
 
-    for n in range(3, 100, 7):
+    for n in range(3, 150, 19):
         if in_child(lambda n=n: go(n)) == 0:
             break
     assert ablate(grid, runs, run=run_toy, executor=InlineExecutor(), say=quiet).complete

@@ -135,6 +135,7 @@ def test_a_lost_fork_server_is_started_again(home, grid_values):
         assert ablate(grid, home / "runs", run=run_toy, executor=pool, slots=4, say=quiet).complete
 
 
+@pytest.mark.slow
 def test_a_cell_with_two_processes_under_torchrun(home, grid_values):
     """Every rank trains; one locks, evaluates and writes. A failure of any rank is the cell's."""
     grid_values |= {"seeds": [0], "base_model": False, "factors": {"replay": ["off", "on"]}}
