@@ -1,0 +1,48 @@
+"""`r3bench eval`, `grade` and `compare` on a model folder and on a server."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from r3bench.cli import app
+
+
+@pytest.fixture
+def call(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments, code=0):
+        result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+        assert result.exit_code == code, result.output + result.stderr
+        return result
+
+    return run
+
+
+def test_a_model_folder_is_measured_graded_explained_and_compared(call, model_path, tmp_path):
+    out = tmp_path / "answers"
+    arguments = ["eval", model_path, "--tasks", "embedded", "--samples", "2", "limit=12", "max_tokens=32", "--out", out]
+    first = json.loads(call(*arguments, "--json").stdout)["embedded"]
+    assert (first["questions"], first["samples"]) == (12, 2)
+    assert json.loads(call(*arguments, "--json").stdout)["embedded"] == first
+    regraded = json.loads(call("grade", out, "--regrade", "--grader", "exact", "--json").stdout)["embedded"]
+    assert regraded["answers"] == 24 and regraded["grader"].split("/")[1] == "exact"
+    cases = json.loads(call("grade", out, "embedded-9-test-0000", "--explain", "--json").stdout)
+    assert [case["repeat"] for case in cases] == [0, 1]
+    (row,) = json.loads(call("compare", out, out, "--json").stdout)
+    assert (row["difference"], row["p"], row["equal"]) == (0.0, 1.0, 12)
+
+
+def test_a_server_needs_a_cap(call):
+    result = call("eval", "http://127.0.0.1:9/v1", "--tasks", "embedded", code=2)
+    assert "eval.max_tokens: missing" in result.stderr
+
+
+def test_answers_from_anywhere(call, tmp_path):
+    path = tmp_path / "answers.jsonl"
+    path.write_text(json.dumps({"id": "a", "problem": "p", "answer": "27", "response": r"\boxed{27}"}) + "\n")
+    (line,) = call("grade", path, "--json").stdout.splitlines()
+    assert json.loads(line) == {
+        "id": "a", "correct": True, "extracted": "27", "reason": "boxed: same text", "timed_out": False
+    }  # fmt: skip
