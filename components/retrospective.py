@@ -138,6 +138,7 @@ class RetrospectiveConfig:
     retire: float = 0.5  # a question's states go when its success rate without a prefix reaches this
     gate_auc: float = 0.6  # the critic's running AUC must reach this before states are collected
     learning_rate: float = 0.05  # of the critic
+    prefix_loss: bool = False  # train the given tokens too, without any importance weight
 
     def __post_init__(self) -> None:
         if self.spacing is not None and self.spacing < 1:
@@ -207,9 +208,12 @@ class Retrospective(Component):
         count = min(int(wanted) + (rng.random() < wanted % 1), len(slots))
         states = self._draw(count, rng)
         return [
-            PlannedGroup(state.question, "continuation", slot, prefix_ids=tuple(int(t) for t in state.prefix))
+            PlannedGroup(
+                state.question, "continuation", slot,
+                prefix_ids=tuple(int(t) for t in state.prefix), prefix_in_loss=self.config.prefix_loss,
+            )
             for slot, state in zip(sorted(rng.sample(slots, len(states))), states, strict=True)
-        ]
+        ]  # fmt: skip
 
     def _rate(self, step: int) -> float:
         """rho_n."""

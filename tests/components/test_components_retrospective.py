@@ -111,6 +111,14 @@ def test_failed_answers_are_cut_at_paragraphs_before_the_final_answer():
     assert component.take_counts()["retrospective/states_collected"] == len(component.states["q0"])
 
 
+def test_no_prefix_reaches_the_final_answer():
+    component = make("retrospective", {"value": "random", "max_fraction": 1.0})
+    texts = ["idea\n\n\\boxed{5}\n\nand a long tail that goes on and on", "ab\\boxed{5} and a tail without any break"]
+    one = answers([0, 0], texts)
+    assert component._cuts(one, 0) == [6]
+    assert component._cuts(one, 1) == []  # the first grid cut would already include it
+
+
 @pytest.mark.parametrize(
     ("correct", "settings", "collects"),
     [

@@ -122,6 +122,13 @@ def test_continuations_start_with_a_stored_failure_and_only_the_rest_is_trained(
     assert trainer.evidence["retrospective/tokens_given"] * 4 == tokens
 
 
+def test_given_tokens_are_trained_on_request(tiny_model, tmp_path):
+    settings = {**RETRO, "value": "random", "prefix_loss": True}
+    trainer = train(tiny_model, tmp_path, {"retrospective": settings}, wrong_unless_continued, steps=6)
+    assert trainer.evidence["retrospective/tokens_given"] > 0
+    assert not any(0 in row["mask"] for record in trainer.records for row in batch_rows(record))
+
+
 def test_the_critic_sees_the_policys_hidden_states_at_the_cuts(tiny_model, tmp_path):
     from r3bench.components.retrospective import Retrospective
 
