@@ -78,13 +78,11 @@ def validate(
         on = ", ".join(recipe.components) or "none"
         lines["recipe"] = f"{kinds['recipes']}: run {run_id(recipe)}, components on: {on}"
     if "grids" in kinds:
-        from r3bench.sweep.cells import enumerate_cells
-        from r3bench.sweep.grid import load_grid
+        from r3bench.sweep.ablate import open_study
 
-        grid = load_grid(name)
-        cells, duplicates = enumerate_cells(grid)
-        found["grid"] = plain(grid) | {"runs": [cell.run_id for cell in cells]}
-        lines["grid"] = f"{kinds['grids']}: {len(cells)} runs, {len(duplicates)} left out as duplicates"
+        study = open_study(name, Path())
+        found["grid"] = plain(study.grid) | {"runs": [cell.run_id for cell in study.cells]}
+        lines["grid"] = f"{kinds['grids']}: {len(study.cells)} runs, {len(study.duplicates)} left out as duplicates"
     if as_json:
         print_json(found)
     else:
