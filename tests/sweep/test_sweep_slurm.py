@@ -102,7 +102,13 @@ def slurm(tmp_path_factory, monkeypatch):
             pytest.skip(f"SLURM didn't come up: {(folder / 'ctld.log').read_text()[-500:]}")
         time.sleep(0.5)
     yield folder
-    subprocess.run(["scancel", "--state=PENDING,RUNNING"], check=False, capture_output=True)
+    for job in subprocess.run(["squeue", "-h", "-o", "%A"], capture_output=True, text=True, check=False).stdout.split():
+        subprocess.run(["scancel", job], check=False)
+    deadline = time.monotonic() + 30  # steps whose daemon is gone would stay
+    while subprocess.run(["squeue", "-h"], capture_output=True, text=True, check=False).stdout.strip():
+        if time.monotonic() > deadline:
+            break
+        time.sleep(0.3)
     for name in ("d.pid", "ctld.pid", "munge.pid"):
         if (folder / name).exists():
             os.kill(int((folder / name).read_text()), signal.SIGTERM)
