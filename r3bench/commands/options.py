@@ -7,8 +7,6 @@ from typing import Annotated, Any
 
 import typer
 
-from r3bench.files import read_json
-
 Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout, and nothing else there.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress; only the result and errors.")]
 Runs = Annotated[Path, typer.Option("--runs", metavar="DIR", help="Folder that holds runs and studies.")]
@@ -38,8 +36,8 @@ def study_folder(name: str, runs: Path) -> Path:
 def run_folder(name: str, runs: Path) -> Path | None:
     """The directory of a run: a path, or a run id below `runs` or one of its studies; None when there is none."""
     for folder in (Path(name), runs / name, *sorted(runs.glob(f"*/{name}"))):
-        config = folder / "config.json"
-        if config.is_file() and "trainer" in read_json(config):  # a model's folder has a config.json of its own
+        # a model's folder has a config.json of its own, but no environment.json
+        if (folder / "config.json").is_file() and (folder / "environment.json").is_file():
             return folder
     return None
 
