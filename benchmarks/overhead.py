@@ -3,8 +3,8 @@
     python benchmarks/overhead.py [--rounds 8] [--steps 10]
 
 Prints the ratio of median step times with every component off (target <= 1.01), and with replay on. The order within a
-round alternates, so that a machine that slows down hits both alike. `process` counts CPU seconds of this process only and
-is the figure to trust on a shared machine.
+round alternates, so that a machine that slows down hits both alike. `process` counts CPU seconds of this process only,
+the figure to trust on a shared machine.
 """
 
 import argparse
@@ -45,7 +45,7 @@ class Clock(TrainerCallback):
 
 
 def build(kind: str, steps: int, folder: str, grader: Grader) -> tuple[GRPOTrainer, Clock]:
-    """A trainer of the quickstart recipe. Generation happens between `step_begin`s, so a step is begin to begin."""
+    """A trainer of the quickstart recipe; sampling and grading happen inside its steps."""
     recipe = load_recipe("quickstart")
     values = {
         **recipe.trainer, "output_dir": f"{folder}/{kind}", "use_cpu": True, "max_steps": steps, "report_to": "none",

@@ -1,6 +1,8 @@
 """What goes on beside the steps of a run: metrics file, progress, signals."""
 
+import errno
 import math
+import shutil
 import signal
 import sys
 import threading
@@ -23,8 +25,9 @@ class MetricsFile(TrainerCallback):
     `elapsed` counts the seconds behind the steps that were kept: work lost in a kill is not in it.
     """
 
-    def __init__(self, path: Path, resumed_step: int) -> None:
+    def __init__(self, path: Path, resumed_step: int, trainer: Any) -> None:
         self._path = path
+        self._trainer = trainer
         kept = [line for line in read_jsonl(path) if line["step"] <= resumed_step]
         if path.exists():
             import json
@@ -41,7 +44,11 @@ class MetricsFile(TrainerCallback):
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **_: Any) -> None:
         if not state.is_world_process_zero or logs is None or "train_runtime" in logs:
             return
-        line: dict[str, Any] = {"step": state.global_step, "elapsed": round(self.elapsed, 3)}
+        line: dict[str, Any] = {
+            "step": state.global_step,
+            "elapsed": round(self.elapsed, 3),
+            "generated_tokens": self._trainer.generated_tokens,
+        }
         for key, value in logs.items():
             finite = isinstance(value, int | float) and math.isfinite(value)
             line[key] = value if finite or isinstance(value, str) else None
@@ -85,6 +92,22 @@ class Progress(TrainerCallback):
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         if self._bar is not None:
             self._bar.close()
+
+
+class RoomForCheckpoint(TrainerCallback):
+    """Before each checkpoint: fail with the numbers when the disk can't hold it, instead of tearing it."""
+
+    def __init__(self, model: torch.nn.Module) -> None:
+        weights = sum(p.numel() * p.element_size() for p in model.parameters())
+        trained = sum(p.numel() * p.element_size() for p in model.parameters() if p.requires_grad)
+        self._bytes = weights + 2 * trained  # Adam keeps two numbers per trained one
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        if control.should_save:
+            free = shutil.disk_usage(Path(args.output_dir).parent).free
+            if free < self._bytes:
+                need, left = f"{self._bytes / 1e9:.2f} GB", f"{free / 1e9:.2f} GB"
+                raise OSError(errno.ENOSPC, f"{args.output_dir}: a checkpoint needs about {need}, {left} are free")
 
 
 class StopOnSignal(TrainerCallback):

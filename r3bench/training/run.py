@@ -20,7 +20,7 @@ from r3bench.records import RunPaths, TrainRecord
 from r3bench.training import checkpoint
 from r3bench.training.args import R3Config
 from r3bench.training.budget import StopAtTokens
-from r3bench.training.callbacks import MetricsFile, Progress, StopOnSignal
+from r3bench.training.callbacks import MetricsFile, Progress, RoomForCheckpoint, StopOnSignal
 from r3bench.training.data import load_questions
 from r3bench.training.environment import device
 from r3bench.training.models import load_model
@@ -120,9 +120,10 @@ def _run(trainer: R3Trainer, recipe: Recipe, paths: RunPaths, quiet: bool) -> Tr
             print(f"{folder}: torn checkpoint, left out", file=sys.stderr)
             checkpoint.remove(folder)
     trainer.accelerator.wait_for_everyone()
-    metrics = MetricsFile(paths.metrics, int(newest.name.split("-")[1]) if newest else 0) if lead else None
+    metrics = MetricsFile(paths.metrics, int(newest.name.split("-")[1]) if newest else 0, trainer) if lead else None
     stop = StopOnSignal()
     trainer.remove_callback(PrinterCallback)
+    trainer.add_callback(RoomForCheckpoint(trainer.model))
     trainer.add_callback(stop)
     if metrics is not None:
         trainer.add_callback(metrics)
