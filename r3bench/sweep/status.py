@@ -170,6 +170,7 @@ def _last_lines(path: Path) -> list[dict[str, Any]]:
 
 def status_table(found: StudyStatus) -> Any:
     """A rich table."""
+    from rich.markup import escape
     from rich.table import Table
 
     total = len(found.cells)
@@ -180,7 +181,7 @@ def status_table(found: StudyStatus) -> Any:
         table.add_column(name, justify="right" if name in ("seed", "step", "tokens", "tok/s", "time left") else "left")
     for cell in found.cells:
         table.add_row(
-            cell.name,
+            escape(cell.name),
             str(cell.seed),
             cell.state,
             "" if cell.step is None else f"{cell.step}/{cell.steps}" if cell.steps else str(cell.step),
@@ -188,7 +189,7 @@ def status_table(found: StudyStatus) -> Any:
             "" if cell.rate is None else f"{cell.rate:,.0f}",
             "" if cell.left is None or cell.state == "finished" else _duration(cell.left),
             ", ".join(f"{task} {100 * value:.1f}" for task, value in (cell.accuracy or {}).items()),
-            (cell.failure or "")[:80],
+            escape((cell.failure or "")[:80]),
         )
     return table
 

@@ -57,12 +57,22 @@ def device() -> dict[str, Any]:
 
     gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
     return {
-        "device": gpus[0] if gpus else platform.processor() or platform.machine(),
+        "device": gpus[0] if gpus else _cpu_name(),
         "gpus": gpus,
         "cuda": torch.version.cuda,
         "cpus": os.cpu_count(),
         "threads": torch.get_num_threads(),
     }
+
+
+def _cpu_name() -> str:
+    """The processor's name where the system tells it (Linux), else its architecture."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
 
 
 def environment() -> dict[str, Any]:
