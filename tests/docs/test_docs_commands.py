@@ -1,0 +1,225 @@
+"""The pages of docs/ are walked: every file saved, every command run as printed, every output compared.
+
+A page's blocks share one working directory, empty at first. The shipped `quickstart` recipe and grid are replaced
+by smaller ones of the same names, so that a command needs no changes to be quick.
+"""
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+from walk import DOCS, NEEDS, Block, blocks, missing_line
+
+from r3bench import catalog
+from r3bench.cli import app
+from r3bench.config.load import parse_recipe
+from r3bench.sweep.grid import load_grid, parse_grid
+
+ELSEWHERE = {  # pages whose commands need a prepared study, or that have none
+    "design.md": "sketches of the interface",
+    "statistics.md": "tests/analysis/test_analysis_docs.py",
+    "tables.md": "tests/analysis/test_analysis_docs.py",
+}
+WALKED = {page.name: blocks(page.read_text()) for page in sorted(DOCS.glob("*.md")) if page.name not in ELSEWHERE}
+SMALL = {  # of the quickstart recipe: two questions a step, which come back at every step
+    "data": {"limit": 2},
+    "trainer": {"max_steps": 3, "save_steps": 1, "per_device_train_batch_size": 16},
+    "eval": {"limit": 8, "samples": 2},
+}
+SMALL_GRID = {
+    "budget": {"steps": 3}, "eval": {"limit": 8, "samples": 2}, "executor": {"kind": "inline"}, "seeds": [0, 1],
+}  # fmt: skip
+
+
+def runs_something(found: list[Block]) -> bool:
+    return any(block.language in ("bash", "python", "yaml") or block.saved_as for block in found)
+
+
+PAGES = [name for name, found in WALKED.items() if runs_something(found)]
+SLOW = [name for name in PAGES if any(block.slow for block in WALKED[name])]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working directory of a page; what is shipped is as shipped, apart from a small quickstart."""
+    shipped = tmp_path / "shipped"
+    shutil.copytree(catalog.shipped("ablations"), shipped)
+    recipe = shipped / "recipes" / "quickstart.yaml"
+    values = yaml.safe_load(recipe.read_text())
+    for section, changes in SMALL.items():
+        values[section].update(changes)
+    recipe.write_text(yaml.safe_dump(values))
+    shrink(shipped / "quickstart.yaml", {"set": {"data.limit": 2}})
+    original = catalog.shipped
+    monkeypatch.setattr(catalog, "shipped", lambda name: shipped if name == "ablations" else original(name))
+    work = tmp_path / "work"
+    work.mkdir()
+    monkeypatch.chdir(work)
+    monkeypatch.setenv("PATH", f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setenv("COLUMNS", "120")
+    return work
+
+
+def shrink(grid: Path, more: dict | None = None) -> None:
+    values = yaml.safe_load(grid.read_text())
+    grid.write_text(yaml.safe_dump({**values, **SMALL_GRID, **(more or {})}, sort_keys=False))
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_page(folder: Path, page: str) -> None:
+    walk(page, [block for block in WALKED[page] if not block.slow])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", SLOW)
+def test_page_with_its_slow_commands(folder: Path, page: str) -> None:
+    walk(page, WALKED[page])
+
+
+def walk(page: str, found: list[Block]) -> None:
+    """Do what the blocks of a page say, in the current directory."""
+    for block in found:
+        where = f"docs/{page}:{block.line}"
+        if block.needs:
+            assert block.needs in NEEDS, where
+        elif block.saved_as:
+            save(block, where)
+        elif block.language == "bash":
+            printed = "".join(run(command, block, where) for command in block.commands)
+            if block.output is not None:
+                assert (line := missing_line(block.output, printed)) is None, f"{where}: {line!r} not in\n{printed}"
+        elif block.language == "python":
+            exec(compile(block.text, where, "exec"), {"__name__": "docs"})
+        elif block.language == "yaml":
+            check_yaml(block.text, where)
+
+
+def save(block: Block, where: str) -> None:
+    assert block.saved_as is not None
+    path = Path(block.saved_as)
+    assert not path.is_absolute(), where
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(block.text)
+    if path.suffix == ".yaml" and "factors" in yaml.safe_load(block.text):
+        load_grid(str(path))  # as it is printed
+        shrink(path)
+
+
+def check_yaml(text: str, where: str) -> None:
+    values = yaml.safe_load(text)
+    if "factors" in values:
+        parse_grid({"name": "page", **values}, where)
+    else:
+        parse_recipe(values, where)
+
+
+def run(command: str, block: Block, where: str) -> str:
+    """Output of a command; r3bench itself runs in this process, since importing TRL takes seconds."""
+    words = shlex.split(command, comments=True)
+    if words[0] == "r3bench" and not set(words) & {"|", ">", "&", "&&", ";"}:
+        result = CliRunner().invoke(app, words[1:])
+        if result.exception is not None and not isinstance(result.exception, SystemExit):
+            raise result.exception
+        code, printed = result.exit_code, result.output
+    else:
+        done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+        code, printed = done.returncode, done.stdout + done.stderr
+    assert code == block.exit_code, f"{where}: {command}: exit code {code}\n{printed}"
+    return printed
+
+
+# ------------------------------------------------------------------------------------------------ every page
+
+
+def test_commands_are_not_hidden_in_other_languages() -> None:
+    for page, found in WALKED.items():
+        for block in found:
+            hidden = block.language not in ("bash", "sh") and re.search(r"^\$? ?r3bench ", block.text, re.M)
+            assert not hidden, f"docs/{page}:{block.line}"
+
+
+def test_links_lead_to_pages_and_headings() -> None:
+    headings = {page.name: anchors(page.read_text()) for page in DOCS.glob("*.md")}
+    for page in sorted(DOCS.glob("*.md")):
+        for target, anchor in re.findall(r"\]\((?!https?:)([^)#\s]*)(?:#([^)]+))?\)", page.read_text()):
+            path = (page.parent / target) if target else page
+            assert path.exists(), f"{page.name}: {target}"
+            if anchor:
+                assert anchor in headings[path.name], f"{page.name}: {target}#{anchor}"
+
+
+def anchors(text: str) -> set[str]:
+    """Anchors of a page's headings, as GitHub and mkdocs make them."""
+    text = re.sub(r"^```.*?^```", "", text, flags=re.M | re.S)
+    titles = re.findall(r"^#+ (.+)$", text, re.M)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).strip().replace(" ", "-") for title in titles}
+
+
+def test_the_site_shows_every_page() -> None:
+    class Loose(yaml.SafeLoader):
+        """mkdocs.yml names Python objects; here they are only text."""
+
+    Loose.add_multi_constructor("tag:yaml.org,2002:python/name:", lambda loader, suffix, node: suffix)
+    site = yaml.load((DOCS.parent / "mkdocs.yml").read_text(), Loose)
+    shown = re.findall(r"[\w-]+\.md", str(site["nav"]))
+    assert sorted(shown) == sorted(page.name for page in DOCS.glob("*.md"))
+
+
+# ------------------------------------------------------------------------------------------------ the walk itself
+
+PAGE = """
+Then save this as `a/b.txt`:
+
+```
+hello
+```
+
+<!-- exit: 3 -->
+```bash
+cat a/b.txt && exit 3  # a comment
+```
+
+```bash
+echo one; echo two; echo three
+```
+```text
+one
+...
+three
+```
+
+<!-- needs: gpu -->
+```bash
+false
+```
+"""
+
+
+def test_a_walk_saves_runs_and_compares(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    walk("made-up.md", blocks(PAGE))
+    assert (folder / "a" / "b.txt").read_text() == "hello\n"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda text: text.replace("exit: 3", "exit: 4"),
+        lambda text: text.replace("...\n", ""),
+        lambda text: text.replace("...\nthree", "...\nfour"),
+        lambda text: text.replace("<!-- needs: gpu -->\n", ""),
+        lambda text: text.replace("save this as", "this is"),
+    ],
+)
+def test_a_walk_fails_where_a_page_is_wrong(folder: Path, change: Callable[[str], str]) -> None:
+    assert change(PAGE) != PAGE
+    with pytest.raises(AssertionError):
+        walk("made-up.md", blocks(change(PAGE)))
