@@ -13,6 +13,19 @@ def train(
         str, typer.Argument(metavar="RECIPE", help="A name in ./ablations/recipes or shipped, or a file.")
     ],
     overrides: Overrides = None,
+    gpus: Annotated[
+        int, typer.Option(metavar="N", help="Processes on this machine, one per GPU; without GPUs they share the CPU.")
+    ] = 1,
+    nodes: Annotated[int, typer.Option(metavar="M", help="Machines; the same command is given on each.")] = 1,
+    master: Annotated[
+        str | None, typer.Option(metavar="HOST:PORT", help="With --nodes: a machine among them, and a free port on it.")
+    ] = None,
+    strategy: Annotated[
+        str, typer.Option(metavar="NAME", help="How a model is spread over processes: ddp, fsdp2, zero2, zero3.")
+    ] = "ddp",
+    probe: Annotated[
+        bool, typer.Option("--probe", help="First two updates on rows of full length: does it fit in memory?")
+    ] = False,
     runs: Runs = RUNS,
     quiet: Quiet = False,
     as_json: Json = False,
@@ -20,11 +33,24 @@ def train(
     """Train and evaluate one recipe, or finish it after an interruption; a finished run is left as it is."""
     from r3bench.config.load import load_recipe, run_id
     from r3bench.errors import Diverged
-    from r3bench.sweep.worker import run_cell
+    from r3bench.records import RunPaths
+    from r3bench.sweep.launch import World, launch
+    from r3bench.sweep.strategy import check_launch
+    from r3bench.sweep.worker import finished, lead, run_cell
 
     loaded = load_recipe(recipe, overrides or [])
     directory = runs / run_id(loaded)
-    record = run_cell(loaded, directory, quiet=quiet or as_json)
+    world = World(gpus, nodes, strategy, master)  # type: ignore[arg-type]
+    check_launch(loaded, gpus, nodes, strategy, master)
+    if probe and finished(loaded, RunPaths(directory)) is None:
+        figures = launch(loaded, directory, world, quiet=quiet or as_json, probe=True)
+        typer.echo(f"probe: {figures['text']}", err=True)
+    if gpus * nodes > 1:
+        record = launch(loaded, directory, world, quiet=quiet or as_json)
+    else:
+        record = run_cell(loaded, directory, quiet=quiet or as_json)
+    if record is None or not lead():  # the first rank's node shows the result
+        return
     if as_json:
         print_json(dataclasses.asdict(record))
     else:

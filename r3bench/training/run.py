@@ -5,9 +5,11 @@ import os
 import shutil
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from datasets import Dataset
 from transformers import PrinterCallback
 from transformers.utils import logging as transformers_logging
 
@@ -42,21 +44,32 @@ def train(recipe: Recipe, paths: RunPaths, *, quiet: bool = False) -> TrainRecor
     if quiet:
         transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()
+    with Grader(recipe.reward.timeout, recipe.reward.workers, recipe.reward.require_boxed) as grader:
+        return _run(build_trainer(recipe, paths, grader), recipe, paths, quiet)
+
+
+def build_trainer(
+    recipe: Recipe, paths: RunPaths, grader: Grader, order: Callable[[Dataset], Dataset] | None = None
+) -> R3Trainer:
+    """The recipe's trainer, with `order` applied to its questions.
+
+    Raises:
+        ConfigError: settings that contradict each other.
+    """
     arguments = training_arguments(recipe, paths)
     model, tokenizer = load_model(recipe.model)
-    with Grader(recipe.reward.timeout, recipe.reward.workers, recipe.reward.require_boxed) as grader:
-        try:
-            trainer = R3Trainer(
-                model=model,
-                reward_funcs=reward_functions(recipe.reward, grader),
-                args=arguments,
-                train_dataset=load_questions(recipe.data),
-                processing_class=tokenizer,
-                peft_config=_adapters(recipe.model.lora),
-            )
-        except ValueError as error:  # TRL's own argument checks
-            raise ConfigError(f"trainer: {error}") from error
-        return _run(trainer, recipe, paths, quiet)
+    questions = load_questions(recipe.data)
+    try:
+        return R3Trainer(
+            model=model,
+            reward_funcs=reward_functions(recipe.reward, grader),
+            args=arguments,
+            train_dataset=order(questions) if order else questions,
+            processing_class=tokenizer,
+            peft_config=_adapters(recipe.model.lora),
+        )
+    except ValueError as error:  # TRL's own argument checks
+        raise ConfigError(f"trainer: {error}") from error
 
 
 def training_arguments(recipe: Recipe, paths: RunPaths) -> R3Config:
@@ -140,6 +153,7 @@ def _run(trainer: R3Trainer, recipe: Recipe, paths: RunPaths, quiet: bool) -> Tr
     finally:
         stop.release()
     if stop.stopped:
+        trainer.accelerator.wait_for_everyone()  # the first rank that ends is taken for a failure: all have saved
         raise Interrupted(
             f"{paths.root}: stopped at step {trainer.state.global_step} of {trainer.state.max_steps} and saved; "
             "the same command goes on from there"

@@ -1,0 +1,194 @@
+"""One run on several processes: torchrun's agent in this process, a rank per GPU (on CPU: per process, over gloo)."""
+
+import contextlib
+import json
+import logging
+import os
+import signal
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from r3bench.config.load import parse_recipe, resolved, run_id
+from r3bench.config.sections import Recipe
+from r3bench.errors import R3BenchError
+from r3bench.files import read_json, write_json
+from r3bench.records import RunPaths, RunRecord, read_record
+from r3bench.sweep.attempts import classify
+from r3bench.sweep.child import die_with_parent
+from r3bench.sweep.outcome import Outcome
+from r3bench.sweep.strategy import Strategy, check_launch, rank_environment
+from r3bench.sweep.worker import finished, lead, run_cell
+
+SAVING = 600  # seconds the ranks get to finish the batch and save after a signal; then they are killed
+
+
+@dataclass(frozen=True)
+class World:
+    """The processes of a run."""
+
+    gpus: int = 1  # processes on each node
+    nodes: int = 1  # machines on which the same command is given
+    strategy: Strategy = "ddp"  # how the model is spread over them
+    master: str | None = None  # HOST:PORT of one node, reached from all; needed with several nodes
+
+
+def launch(recipe: Recipe, directory: Path, world: World, *, quiet: bool = False, probe: bool = False) -> Any:
+    """Train and evaluate `recipe` on `world`; returns when every rank of this node has ended.
+
+    Args:
+        recipe: checked recipe.
+        directory: run directory.
+        world: the processes.
+        quiet: no progress output.
+        probe: instead of the run, two updates on rows of full length (see `r3bench.training.probe`).
+
+    Returns:
+        The run's record (None on a node that doesn't see the run directory of the first rank), or the probe's figures.
+
+    Raises:
+        ConfigError: numbers that don't fit `world`, before any process is started.
+        R3BenchError: a rank failed or was killed; the others have been ended. `exit_code` is the rank's where it has one.
+    """
+    check_launch(recipe, world.gpus, world.nodes, world.strategy, world.master)
+    paths = RunPaths(directory)
+    record: RunRecord | None = None if probe else finished(recipe, paths)
+    if record is not None:
+        return record
+    directory.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="r3bench-") as folder:
+        job = {"recipe": resolved(recipe), "directory": str(directory.absolute()), "quiet": quiet, "probe": probe}
+        write_json(Path(folder, "job.json"), job)
+        failures = _run_ranks(run_id(recipe), world, folder)
+        replies = {int(path.stem.split("-")[1]): read_json(path) for path in Path(folder).glob("rank-*.json")}
+        if failures or any("failure" in reply for reply in replies.values()):
+            raise _error(directory, failures, replies)
+        if probe:
+            return replies[min(replies)]["result"]
+    return read_record(paths) if paths.record.exists() else None
+
+
+def _run_ranks(name: str, world: World, folder: str) -> dict[int, int]:
+    """Run the ranks of this node; rank -> exit code (minus the signal) of those that failed."""
+    from torch.distributed.elastic.multiprocessing.api import SignalException
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+    alone = world.nodes == 1
+    config = LaunchConfig(
+        min_nodes=world.nodes,
+        max_nodes=world.nodes,
+        nproc_per_node=world.gpus,
+        run_id=f"{name}-{os.getpid()}" if alone else name,
+        rdzv_backend="c10d",
+        rdzv_endpoint="localhost:0" if alone else str(world.master),
+        local_addr="localhost" if alone else None,
+        max_restarts=0,
+        shutdown_timeout=SAVING,
+    )
+    with _environment(rank_environment(world.strategy)), _silent():
+        try:
+            elastic_launch(config, sys.executable)("-m", "r3bench.sweep.launch", folder)
+        except ChildFailedError as error:
+            return {rank: failure.exitcode for rank, failure in error.failures.items()}
+        except SignalException:
+            pass  # the ranks have saved and said so
+    return {}
+
+
+@contextlib.contextmanager
+def _environment(values: Mapping[str, str]) -> Iterator[None]:
+    old = {key: os.environ.get(key) for key in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for key, value in old.items():
+            if value is None:
+                os.environ.pop(key, None)
+            else:
+                os.environ[key] = value
+
+
+@contextlib.contextmanager
+def _silent() -> Iterator[None]:
+    """Without the agent's log lines: what went wrong is said once, by `_error`."""
+    logging.disable(logging.CRITICAL)
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        logging.disable(logging.NOTSET)
+        with contextlib.suppress(ValueError):  # not in the main thread: the agent has set none either
+            for number, handler in handlers.items():
+                signal.signal(number, handler)
+
+
+def _error(directory: Path, failures: Mapping[int, int], replies: Mapping[int, Mapping[str, Any]]) -> R3BenchError:
+    """What to tell the user: a rank's own message, else which rank was killed, else the first thing that broke.
+
+    When a rank goes, the others fail too (their connection closes), so theirs is never the cause.
+    """
+    again = "the same command goes on from the newest checkpoint"
+    said = {rank: reply["failure"] for rank, reply in replies.items() if "failure" in reply}
+    own = [failure for _, failure in sorted(said.items()) if failure["exit_code"] is not None]
+    killed = {rank: -code for rank, code in failures.items() if code < 0}
+    if own:
+        error = R3BenchError(own[0]["message"])
+        error.exit_code = own[0]["exit_code"]
+        return error
+    if killed:
+        rank, number = min(killed.items())
+        hint = " (the system does that when memory runs out)" if number == signal.SIGKILL else ""
+        return R3BenchError(
+            f"{directory}: rank {rank} was killed by {signal.Signals(number).name}{hint}, the others were ended; {again}"
+        )
+    if said:
+        rank, failure = min(said.items(), key=lambda item: item[1]["time"])
+        if failure["kind"] != "out_of_memory":
+            print(failure["detail"], file=sys.stderr)
+        return R3BenchError(f"{directory}: rank {rank} failed: {failure['message']}")
+    if failures:
+        rank, code = min(failures.items())
+        return R3BenchError(f"{directory}: rank {rank} ended with exit code {code}, the others were ended; {again}")
+    return R3BenchError(f"{directory}: ended by a signal; {again}")
+
+
+def main(folder: str) -> int:
+    """A rank: `python -m r3bench.sweep.launch FOLDER`, started by `launch` under torchrun's agent."""
+    die_with_parent()
+    rank = int(os.environ["RANK"])
+    job = json.loads(Path(folder, "job.json").read_text())
+    directory = Path(job["directory"])
+    warnings.filterwarnings("ignore", category=FutureWarning, module="transformers")  # not about the user's code
+    if not lead():  # its warnings are the first rank's; what matters comes back as its reply
+        log = os.open(directory / f"rank-{rank}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+        os.dup2(log, 1)
+        os.dup2(log, 2)
+    with Outcome(everything=True) as outcome:
+        recipe = parse_recipe(job["recipe"], str(directory / "config.json"))
+        if job["probe"]:
+            from r3bench.training.probe import probe
+
+            outcome.value = probe(recipe)
+        else:
+            run_cell(recipe, directory, quiet=job["quiet"])
+    reply: dict[str, Any] = {"result": outcome.value}
+    error = outcome.error
+    if error is not None:
+        failure = classify(error)
+        own = isinstance(error, R3BenchError)
+        code = error.exit_code if isinstance(error, R3BenchError) else None
+        message = str(error) if own else failure.message
+        reply = {"failure": {**asdict(failure), "message": message, "exit_code": code, "time": time.time()}}
+    write_json(Path(folder, f"rank-{rank}.json"), reply)
+    return 0 if error is None else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))

@@ -1,0 +1,72 @@
+"""How a model is spread over processes: the shipped accelerate configurations, as environment variables."""
+
+import os
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Literal, get_args
+
+from r3bench.config.sections import Recipe
+from r3bench.config.world import check_world
+from r3bench.config.yaml_file import read_yaml
+from r3bench.errors import ConfigError, nearest
+from r3bench.sweep.local import gpu_ids
+
+Strategy = Literal["ddp", "fsdp2", "zero2", "zero3"]
+STRATEGIES: tuple[Strategy, ...] = get_args(Strategy)
+FOLDER = Path(__file__).with_name("strategies")
+IRREGULAR = {  # accelerate's variable where it isn't the upper-case name of the setting
+    "fsdp_transformer_layer_cls_to_wrap": "FSDP_TRANSFORMER_CLS_TO_WRAP",
+    "zero3_init_flag": "ACCELERATE_DEEPSPEED_ZERO3_INIT",
+}
+
+
+def variables(strategy: Strategy) -> dict[str, str]:
+    """The environment variables `accelerate launch --config_file` would set for a shipped configuration."""
+    values = read_yaml(FOLDER / f"{strategy}.yaml")
+    found: dict[str, str] = {}
+    for section, switch, prefix in (
+        ("fsdp_config", "ACCELERATE_USE_FSDP", ""),
+        ("deepspeed_config", "ACCELERATE_USE_DEEPSPEED", "ACCELERATE_DEEPSPEED_"),
+    ):
+        if section in values:
+            found[switch] = "true"
+        for key, value in values.get(section, {}).items():
+            text = str(value).lower() if isinstance(value, bool) else str(value)
+            found[IRREGULAR.get(key, f"{prefix}{key.upper()}")] = text
+    return found
+
+
+def check_launch(recipe: Recipe, gpus: int, nodes: int, strategy: str, master: str | None) -> None:
+    """Refuse what can't run, before any process is started.
+
+    Raises:
+        ConfigError: naming the option and what works.
+    """
+    if strategy not in STRATEGIES:
+        raise ConfigError(f"--strategy: got '{strategy}'{nearest(strategy, STRATEGIES)}")
+    for option, value in (("--gpus", gpus), ("--nodes", nodes)):
+        if value < 1:
+            raise ConfigError(f"{option}: got {value}, expected at least 1")
+    if nodes > 1 and not master:
+        raise ConfigError("--master: missing, expected HOST:PORT of one of the nodes, the same on all of them")
+    here = len(gpu_ids())
+    if here and gpus > here:
+        raise ConfigError(f"--gpus: got {gpus}, but this machine offers {here}; nearest that works: --gpus {here}")
+    check_world(recipe.trainer, gpus, nodes)
+    if strategy == "ddp":
+        return
+    if gpus * nodes == 1:
+        raise ConfigError(f"--strategy {strategy}: splits a model over processes, expected --gpus 2 or more")
+    if not here:
+        raise ConfigError(f"--strategy {strategy}: needs GPUs and none is visible; on CPU only ddp works")
+    if strategy.startswith("zero") and find_spec("deepspeed") is None:
+        raise ConfigError(f"--strategy {strategy}: needs the package deepspeed (pip install deepspeed), or use fsdp2")
+    if recipe.model.lora is not None and strategy in ("fsdp2", "zero3"):
+        raise ConfigError(
+            f"--strategy {strategy}: adapters are merged by one process that needs the whole model; use ddp or zero2"
+        )
+
+
+def rank_environment(strategy: Strategy) -> dict[str, str]:
+    """Variables for every process: the strategy's, one thread unless told otherwise, no telemetry."""
+    return {**variables(strategy), "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}
