@@ -96,13 +96,14 @@ def _of_model(name: str, changes: list[str]) -> tuple[str, "EvalSection", int]:
         if section.max_tokens is None:
             raise ConfigError("command line: eval.max_tokens: missing, expected a response cap for a server's model")
         return name, section, section.max_tokens
-    folder = model_folder(name, None)
+    engine = "vllm:" if name.startswith("vllm:") else ""
+    folder = model_folder(name.removeprefix(engine), None)
     if section.max_tokens is not None:
-        return folder, section, section.max_tokens
+        return engine + folder, section, section.max_tokens
     from transformers import AutoConfig
 
     context = getattr(AutoConfig.from_pretrained(folder), "max_position_embeddings", None) or 65536
-    return folder, section, min(context // 2, 32768)
+    return engine + folder, section, min(context // 2, 32768)
 
 
 def _update_record(directory: Path, found: dict[str, dict[str, Any]]) -> None:

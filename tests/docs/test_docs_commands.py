@@ -4,6 +4,7 @@ A page's blocks share one working directory, empty at first. The shipped `quicks
 by smaller ones of the same names, so that a command needs no changes to be quick.
 """
 
+import glob
 import os
 import re
 import shlex
@@ -124,9 +125,12 @@ def check_yaml(text: str, where: str) -> None:
 
 def run(command: str, block: Block, where: str) -> str:
     """Output of a command; r3bench itself runs in this process, since importing TRL takes seconds."""
-    words = shlex.split(command, comments=True)
+    words = [name for word in shlex.split(command, comments=True) for name in sorted(glob.glob(word)) or [word]]
+    environment = {}
+    while re.match(r"[A-Z][A-Z0-9_]*=", words[0]):
+        key, _, environment[key] = words.pop(0).partition("=")
     if words[0] == "r3bench" and not set(words) & {"|", ">", "&", "&&", ";"}:
-        result = CliRunner().invoke(app, words[1:])
+        result = CliRunner(env=environment).invoke(app, words[1:])
         if result.exception is not None and not isinstance(result.exception, SystemExit):
             raise result.exception
         code, printed = result.exit_code, result.output

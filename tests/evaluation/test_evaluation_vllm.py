@@ -4,7 +4,9 @@ import sys
 from types import ModuleType, SimpleNamespace
 
 import pytest
+from typer.testing import CliRunner
 
+from r3bench.cli import app
 from r3bench.config.sections import EvalSection
 from r3bench.errors import ConfigError
 from r3bench.evaluation import shards
@@ -73,3 +75,20 @@ def test_the_fingerprint_follows_the_files(model_path, tmp_path):
     assert (
         len({first, folder_fingerprint(str(tmp_path)), folder_fingerprint("org/a"), folder_fingerprint("org/b")}) == 4
     )
+
+
+def test_from_the_command_line(calls, model_path, tmp_path):
+    words = [
+        "eval",
+        f"vllm:{model_path}",
+        "limit=2",
+        "max_tokens=40",
+        "--samples",
+        "1",
+        "--quiet",
+        "--runs",
+        str(tmp_path),
+    ]
+    result = CliRunner().invoke(app, words)
+    assert result.exit_code == 0, result.output
+    assert calls["model"] == str(model_path) and len(calls["requests"]) == 2
