@@ -1,4 +1,4 @@
-"""Whether a recipe's numbers work on so many processes: arithmetic only, so that it fails before any model is loaded."""
+"""Whether a recipe's numbers work on so many processes: arithmetic, so that it fails before any model is loaded."""
 
 from collections.abc import Callable
 from typing import Any
@@ -84,7 +84,5 @@ def _near(value: int, works: Callable[[int], bool]) -> int | None:
 
 
 def _any(**choices: int | None) -> str:
-    found = [
-        f"{key.replace('_', ' ') if key == 'processes' else key}={value}" for key, value in choices.items() if value
-    ]
+    found = [f"{key}={value}" for key, value in choices.items() if value]
     return f"nearest that works: {' or '.join(found)}"

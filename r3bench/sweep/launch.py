@@ -53,7 +53,7 @@ def launch(recipe: Recipe, directory: Path, world: World, *, quiet: bool = False
 
     Raises:
         ConfigError: numbers that don't fit `world`, before any process is started.
-        R3BenchError: a rank failed or was killed; the others have been ended. `exit_code` is the rank's where it has one.
+        R3BenchError: a rank failed or was killed; the others have been ended.
     """
     check_launch(recipe, world.gpus, world.nodes, world.strategy, world.master)
     paths = RunPaths(directory)
@@ -143,10 +143,11 @@ def _error(directory: Path, failures: Mapping[int, int], replies: Mapping[int, M
         error.exit_code = own[0]["exit_code"]
         return error
     if killed:
-        rank, number = min(killed.items())
+        rank, number = min(killed.items(), key=lambda item: (item[1] == signal.SIGTERM, item[0]))  # the agent's own
         hint = " (the system does that when memory runs out)" if number == signal.SIGKILL else ""
         return R3BenchError(
-            f"{directory}: rank {rank} was killed by {signal.Signals(number).name}{hint}, the others were ended; {again}"
+            f"{directory}: rank {rank} was killed by {signal.Signals(number).name}{hint}, "
+            f"the others were ended; {again}"
         )
     if said:
         rank, failure = min(said.items(), key=lambda item: item[1]["time"])

@@ -29,8 +29,8 @@ def probe(recipe: Recipe) -> dict[str, Any]:
     updates all see full length.
 
     Returns:
-        `peak_gb` and `total_gb` of this process's device (on CPU: resident memory, total None), `rows` of a micro-batch,
-        `answer` (tokens of the longest answer), and `text`, a line for the user.
+        `peak_gb` and `total_gb` of this process's device (on CPU: resident memory, total None), `rows` of a
+        micro-batch, `answer` (tokens of the longest answer), and `text`, a line for the user.
 
     Raises:
         R3BenchError: out of memory.
@@ -44,6 +44,7 @@ def probe(recipe: Recipe) -> dict[str, Any]:
         "max_steps": UPDATES,
         "shuffle_dataset": False,
         "save_strategy": "no",
+        "logging_steps": 1,
         "eval_strategy": "no",
         "report_to": "none",
         "generation_kwargs": {**(trainer.get("generation_kwargs") or {}), least: cap},
