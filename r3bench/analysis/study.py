@@ -21,6 +21,17 @@ SETTINGS = b"r3bench"  # metadata key of a shard: what its answers were sampled 
 COLUMNS = ["question", "repeat", "correct", "tokens", "truncated"]
 
 
+def _overlap_notes(folder: Path) -> list[str]:
+    """What `overlap.json` says of training questions that stand in the benchmarks; nothing where it was not counted."""
+    path = folder / "overlap.json"
+    counts = read_json(path) if path.exists() else {}
+    return [
+        f"training questions found in {task}: {found['exact']} word for word and {found['near']} nearly "
+        f"(half of the 8-grams), of {found['questions']}"
+        for task, found in sorted(counts.items())
+    ]
+
+
 def load_study(folder: Path, *, metrics: bool = False) -> Results:
     """Everything measured in a study folder; a single run's folder counts as a study of one cell.
 
@@ -45,6 +56,7 @@ def load_study(folder: Path, *, metrics: bool = False) -> Results:
     lost, notes = _unfinished(folder, planned, {r.run_id for r in records})
     if spec.get("duplicates"):
         notes.append(f"{len(spec['duplicates'])} combinations are the same run as another one and were not repeated")
+    notes += _overlap_notes(folder)
     grid = spec.get("grid", {})
     factors, found = _factors([r for r in records if r.factors != BASE_MODEL], lost, grid.get("factors") or {})
     notes += found

@@ -13,6 +13,7 @@ from r3bench.sweep.dispatcher import Dispatcher, Report, Runner
 from r3bench.sweep.executors import make_executor
 from r3bench.sweep.grid import Grid, load_grid
 from r3bench.sweep.lock import exclusive
+from r3bench.sweep.overlap import note_overlap, overlap_file
 from r3bench.sweep.study import Study
 from r3bench.sweep.tuning import check_tuning, run_search, space_of, tuning_folder, winners
 from r3bench.sweep.tuning import job as tuning_job
@@ -75,7 +76,10 @@ def ablate(
             if opened.grid.tuning is not None:
                 tune(opened, executor, slots, search, say)
                 opened = open_study(opened.grid, runs, study)
-            return Dispatcher(opened, executor, slots=slots, run=run, index=index, say=say).dispatch()
+            report = Dispatcher(opened, executor, slots=slots, run=run, index=index, say=say).dispatch()
+        if report.complete and run is run_job and not overlap_file(opened.root).exists():
+            note_overlap(opened)
+        return report
     except OSError as error:  # a full or failing disk under the dispatcher's own files
         raise StateError(f"{error.filename or opened.root}: {error.strerror or error}") from error
 
