@@ -11,6 +11,7 @@ from r3bench.commands.options import RUNS, Json, Quiet, Runs, print_columns, pri
 if TYPE_CHECKING:
     from r3bench.sweep.dispatcher import Report
 
+GridOrRecipe = Annotated[str, typer.Argument(metavar="GRID|RECIPE", help="A grid as for `ablate`, or a recipe.")]
 GridName = Annotated[str, typer.Argument(metavar="GRID", help="A name in ./ablations or among the shipped, or a file.")]
 
 
@@ -54,7 +55,7 @@ def ablate(
 
 
 def plan(
-    grid: GridName,
+    grid: GridOrRecipe,
     effect: Annotated[
         float | None, typer.Option(metavar="X", help="An accuracy difference you hope to see, such as 0.02.")
     ] = None,
@@ -69,18 +70,48 @@ def plan(
     ] = None,
     mean_length: Annotated[float, typer.Option(metavar="S", help="Response length as a share of the cap.")] = 0.5,
     power: Annotated[float, typer.Option(metavar="P", help="Chance of finding an effect of the printed size.")] = 0.8,
+    gpus: Annotated[int | None, typer.Option(metavar="N", help="GPUs of a run; default: the grid's, or 1.")] = None,
+    strategy: Annotated[
+        str, typer.Option(metavar="NAME", help="How a model is spread over them: ddp, fsdp2, zero2, zero3.")
+    ] = "ddp",
     runs: Runs = RUNS,
     as_json: Json = False,
 ) -> None:
-    """What a grid will run, cost, and be able to see. Starts and writes nothing."""
+    """What a grid will run, cost, and be able to see; of a recipe, its cost and memory. Starts and writes nothing."""
+    from r3bench.sweep.cells import enumerate_cells
+    from r3bench.sweep.grid import load_grid
     from r3bench.sweep.plan import plan as make_plan
     from r3bench.sweep.plan_text import plan_data, plan_text
+    from r3bench.sweep.strategy import check_numbers
 
+    if _is_recipe(grid):
+        from r3bench.config.load import load_recipe
+        from r3bench.sweep.recipe_plan import recipe_plan
+
+        data, text = recipe_plan(
+            load_recipe(grid),
+            gpus=1 if gpus is None else gpus,
+            strategy=strategy,  # type: ignore[arg-type]
+            mean_length=mean_length,
+            tokens_per_second=tokens_per_second,
+        )
+        if as_json:
+            print_json(data)
+        else:
+            typer.echo(text)
+        return
+    loaded = load_grid(grid)
+    if gpus is not None or strategy != "ddp":
+        gpus = loaded.executor.gpus if gpus is None else gpus
+        for cell in enumerate_cells(loaded)[0]:
+            check_numbers(cell.recipe, gpus, 1, strategy)
+        loaded = dataclasses.replace(loaded, executor=dataclasses.replace(loaded.executor, gpus=gpus))
     found = make_plan(
-        grid,
+        loaded,
         effect=effect,
         assume=_assumptions(assume or []),
         from_study=study_folder(from_study, runs) if from_study else None,
+        strategy=strategy,  # type: ignore[arg-type]
         tokens_per_second=tokens_per_second,
         mean_length=mean_length,
         power=power,
@@ -89,6 +120,17 @@ def plan(
         print_json(plan_data(found))
     else:
         typer.echo(plan_text(found))
+
+
+def _is_recipe(name: str) -> bool:
+    """Whether `plan` takes a name for a recipe's: no grid has it, or the file has no factors."""
+    from r3bench import catalog
+    from r3bench.config.yaml_file import read_yaml
+
+    if catalog.is_path(name):
+        return Path(name).is_file() and "factors" not in read_yaml(Path(name))
+    grids = {entry.name for entry in catalog.entries("grids")}
+    return name not in grids and name in {entry.name for entry in catalog.entries("recipes")}
 
 
 def _assumptions(given: list[str]) -> dict[str, float] | None:

@@ -25,7 +25,7 @@ def _finite(value: Any) -> Any:
 
 def plan_text(plan: Plan) -> str:
     """The plan in sections: runs, what it can see, cost, alternatives, warnings."""
-    sections = [_runs(plan), _resolution(plan), _cost(plan), _alternatives(plan)]
+    sections = [_runs(plan), _resolution(plan), _cost(plan), plan.memory, _alternatives(plan)]
     if plan.warnings:
         sections.append("\n".join(f"warning: {line}" for line in plan.warnings))
     return "\n\n".join(section for section in sections if section)

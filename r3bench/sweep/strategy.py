@@ -42,25 +42,34 @@ def check_launch(recipe: Recipe, gpus: int, nodes: int, strategy: str, master: s
     Raises:
         ConfigError: naming the option and what works.
     """
-    if strategy not in STRATEGIES:
-        raise ConfigError(f"--strategy: got '{strategy}'{nearest(strategy, STRATEGIES)}")
-    for option, value in (("--gpus", gpus), ("--nodes", nodes)):
-        if value < 1:
-            raise ConfigError(f"{option}: got {value}, expected at least 1")
+    check_numbers(recipe, gpus, nodes, strategy)
     if nodes > 1 and not master:
         raise ConfigError("--master: missing, expected HOST:PORT of one of the nodes, the same on all of them")
     here = len(gpu_ids())
     if here and gpus > here:
         raise ConfigError(f"--gpus: got {gpus}, but this machine offers {here}; nearest that works: --gpus {here}")
-    check_world(recipe.trainer, gpus, nodes)
     if strategy == "ddp":
         return
-    if gpus * nodes == 1:
-        raise ConfigError(f"--strategy {strategy}: splits a model over processes, expected --gpus 2 or more")
     if not here:
         raise ConfigError(f"--strategy {strategy}: needs GPUs and none is visible; on CPU only ddp works")
     if strategy.startswith("zero") and find_spec("deepspeed") is None:
         raise ConfigError(f"--strategy {strategy}: needs the package deepspeed (pip install deepspeed), or use fsdp2")
+
+
+def check_numbers(recipe: Recipe, gpus: int, nodes: int, strategy: str) -> None:
+    """The part of `check_launch` that is about the recipe, whatever this machine has.
+
+    Raises:
+        ConfigError: naming the option and what works.
+    """
+    if strategy not in STRATEGIES:
+        raise ConfigError(f"--strategy: got '{strategy}'{nearest(strategy, STRATEGIES)}")
+    for option, value in (("--gpus", gpus), ("--nodes", nodes)):
+        if value < 1:
+            raise ConfigError(f"{option}: got {value}, expected at least 1")
+    check_world(recipe.trainer, gpus, nodes)
+    if strategy != "ddp" and gpus * nodes == 1:
+        raise ConfigError(f"--strategy {strategy}: splits a model over processes, expected --gpus 2 or more")
     if recipe.model.lora is not None and strategy in ("fsdp2", "zero3"):
         raise ConfigError(
             f"--strategy {strategy}: adapters are merged by one process that needs the whole model; use ddp or zero2"

@@ -1,0 +1,45 @@
+"""What one run of a recipe costs, for `plan` of a recipe: tokens, hours, disk, memory."""
+
+import dataclasses
+from typing import Any
+
+from r3bench.config.load import run_id
+from r3bench.config.sections import Recipe
+from r3bench.sweep.cost import run_cost
+from r3bench.sweep.memory import memory_text, recipe_memory
+from r3bench.sweep.strategy import Strategy, check_numbers
+
+
+def recipe_plan(
+    recipe: Recipe,
+    *,
+    gpus: int = 1,
+    strategy: Strategy = "ddp",
+    mean_length: float = 0.5,
+    tokens_per_second: float | None = None,
+) -> tuple[dict[str, Any], str]:
+    """(JSON-ready data, text) on one run; arguments as in `plan`.
+
+    Raises:
+        ConfigError: the recipe's numbers don't fit `gpus` processes.
+    """
+    check_numbers(recipe, gpus, 1, strategy)
+    cost = run_cost(recipe, mean_length=mean_length, processes=gpus, rate=tokens_per_second)
+    needed = recipe_memory(recipe, processes=gpus, strategy=strategy)
+    data = {
+        "run_id": run_id(recipe),
+        **dataclasses.asdict(cost),
+        "memory_gb": {**needed.parts, "total": needed.total} if needed else None,
+    }
+    tokens = "unknown" if cost.training_tokens is None else f"{cost.training_tokens / 1e6:,.1f}M"
+    lines = [
+        f"{recipe.name}: one run, {run_id(recipe)}",
+        f"  tokens           {tokens} sampled in training, {cost.evaluation_tokens / 1e6:,.1f}M in evaluation "
+        f"(answers at {100 * mean_length:.0f} % of the cap)",
+    ]
+    if cost.device_hours:
+        hours = ", ".join(f"{kind} {value:,.1f}" for kind, value in cost.device_hours.items())
+        lines.append(f"  device-hours     {hours}")
+    lines.append(f"  disk             {cost.checkpoint_gb:,.1f} GB of checkpoints, {cost.kept_gb:,.1f} GB kept")
+    text = memory_text(recipe, processes=gpus, strategy=strategy)
+    return data, "\n".join([*lines, *(["", text] if text else [])])

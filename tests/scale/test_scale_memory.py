@@ -1,0 +1,134 @@
+"""Memory arithmetic: against real models, the formulas written out, and the sizes that recipes are named after."""
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from peft import LoraConfig, get_peft_model
+from transformers import AutoModelForCausalLM, Qwen2Config
+from typer.testing import Result
+
+from r3bench import catalog
+from r3bench.config.load import load_recipe
+from r3bench.config.sections import LoraSection
+from r3bench.sweep.memory import CARDS, KNOWN, Shape, adapter_parameters, memory, recipe_memory, shape_of
+
+SMALL = Shape(layers=3, hidden=64, kv_heads=2, head_dim=16, intermediate=96, vocabulary=500, tied=False, heads=4)
+
+
+def build(shape: Shape) -> torch.nn.Module:
+    """A model of that shape without storage."""
+    config = Qwen2Config(
+        num_hidden_layers=shape.layers, hidden_size=shape.hidden, num_key_value_heads=shape.kv_heads,
+        num_attention_heads=shape.heads, intermediate_size=shape.intermediate, vocab_size=shape.vocabulary,
+        tie_word_embeddings=shape.tied,
+    )  # fmt: skip
+    with torch.device("meta"):
+        return AutoModelForCausalLM.from_config(config)
+
+
+def count(model: torch.nn.Module, trained: bool = False) -> int:
+    return sum(p.numel() for p in model.parameters() if p.requires_grad or not trained)
+
+
+@pytest.mark.parametrize("shape", [*KNOWN.values(), SMALL])
+def test_parameters_are_those_of_a_real_model(shape: Shape) -> None:
+    assert shape.parameters == pytest.approx(count(build(shape)), rel=0.02 if shape is SMALL else 0.0005)
+
+
+def test_adapter_parameters_are_pefts() -> None:
+    for rank in (1, 8):
+        adapted = get_peft_model(build(SMALL), LoraConfig(r=rank, target_modules="all-linear", task_type="CAUSAL_LM"))
+        assert adapter_parameters(SMALL, rank) == count(adapted, trained=True)
+
+
+def test_the_optimiser_is_what_adam_holds() -> None:
+    for dtype, name in ((torch.bfloat16, "bfloat16"), (torch.float32, "float32")):
+        weights = torch.nn.Parameter(torch.zeros(SMALL.parameters, dtype=dtype))
+        weights.grad = torch.ones_like(weights)
+        optimiser = torch.optim.AdamW([weights])
+        optimiser.step()
+        held = sum(
+            v.numel() * v.element_size() for v in optimiser.state[weights].values() if v.numel() == weights.numel()
+        )
+        found = memory(SMALL, {}, dtype=name)
+        assert found.optimiser * 1e9 == pytest.approx(held)
+        assert found.gradients * 1e9 == pytest.approx(weights.grad.numel() * weights.grad.element_size())
+
+
+def test_keys_and_values_are_what_a_model_caches() -> None:
+    config = build(SMALL).config
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
+    rows, length = 6, 40
+    with torch.no_grad():
+        cache = model(torch.ones(rows, length, dtype=torch.long), use_cache=True).past_key_values
+    held = sum(t.numel() * t.element_size() for layer in cache.layers for t in (layer.keys, layer.values))
+    trainer = {
+        "per_device_train_batch_size": 3, "gradient_accumulation_steps": 2, "max_completion_length": 30, "bf16": True,
+    }  # fmt: skip
+    assert memory(SMALL, trainer, prompt=10).generation * 1e9 == pytest.approx(held)
+    assert memory(SMALL, {**trainer, "use_vllm": True}, prompt=10).generation == 0
+
+
+def test_the_total_written_out() -> None:
+    """DeepSeek-R1-Distill-Qwen-1.5B by hand: 8 rows of 1,024 + 8,192 tokens, vLLM on 30 % of 80 GB."""
+    n, tokens = 1.776943104e9, 8 * 9216
+    block = tokens * 1536 * 2
+    head = tokens * 1536 * 4 + 151936 * 1536 * 6 + 4096 * 32768 * 2
+    by_hand = 2 * n + 2 * n + 2 * n + 4 * n + (28 + 17) * block + head + 0.3 * 80e9 + 1e9
+    found = recipe_memory(load_recipe("r3_1.5b"), device_gb=80)
+    assert found is not None
+    assert found.total == pytest.approx(by_hand / 1e9)
+
+
+def test_a_split_model_takes_its_share() -> None:
+    trainer = {"beta": 0.1, "bf16": False}
+    whole = memory(SMALL, trainer, dtype="float32")
+    for strategy, split in (("zero2", 2), ("fsdp2", 4), ("ddp", 0)):
+        found = memory(SMALL, trainer, dtype="float32", processes=4, strategy=strategy)  # type: ignore[arg-type]
+        shared = [name for name in ("weights", "reference", "gradients") if getattr(found, name) < getattr(whole, name)]
+        assert len(shared) + (found.optimiser < whole.optimiser) == split
+    assert memory(SMALL, trainer, lora=LoraSection()).reference == 0
+    assert memory(SMALL, {**trainer, "gradient_checkpointing": False}).activations > memory(SMALL, trainer).activations
+
+
+def test_recipes_named_after_a_size_fit_it(r3bench: Callable[..., Result]) -> None:
+    names = [name for name in catalog.names("ablations", ".yaml", "recipes") if name.endswith("gb")]
+    assert {int(re.findall(r"(\d+)gb$", name)[0]) for name in names} == {24, 80}
+    for name in names:
+        card = re.sub(r".*_(\d+)gb$", r"\1 GB", name)
+        found = recipe_memory(load_recipe(name), device_gb=CARDS[card])
+        assert found is not None
+        assert found.total < 0.95 * CARDS[card], (name, found)
+        assert f"{card} fits" in r3bench("plan", name).stdout
+        one = load_recipe(name).trainer
+        eight = load_recipe(re.sub(r"(_lora)?_\d+gb$", "", name)).trainer  # the same batches on eight GPUs
+        for key in ("steps_per_generation", "gradient_accumulation_steps"):
+            rows = one["per_device_train_batch_size"] * one[key]
+            assert rows == 8 * eight["per_device_train_batch_size"] * eight[key]
+
+
+def test_plan_of_a_grid_and_of_a_recipe(r3bench: Callable[..., Result], folder: Path) -> None:
+    eight, many = (json.loads(r3bench("plan", "r3", "--gpus", n, "--json").stdout) for n in ("8", "64"))
+    assert eight["training_tokens"] == pytest.approx(many["training_tokens"], rel=0.01)  # the same epochs
+    assert "ddp on 8 GPUs" in eight["memory"]
+    found = json.loads(r3bench("plan", "r3_7b", "--gpus", "8", "--strategy", "fsdp2", "--json").stdout)
+    assert found["memory_gb"]["total"] == pytest.approx(sum(
+        value for key, value in found["memory_gb"].items() if key != "total"
+    ))  # fmt: skip
+    assert "seeds 0, 1" in r3bench("plan", "quickstart").stdout  # a grid goes first
+    (folder / "mine.yaml").write_text("model: embedded\n")
+    assert r3bench("plan", "mine.yaml").stdout.startswith("mine: one run, mine-s0-")
+    assert r3bench("plan", "r3", "--gpus", "0").stderr == "r3bench: --gpus: got 0, expected at least 1\n"
+
+
+def test_an_unknown_shape_is_left_out(folder: Path) -> None:
+    assert shape_of("nobody/knows-3B") is None
+    (folder / "model").mkdir()
+    (folder / "model" / "config.json").write_text("{}")
+    assert shape_of(str(folder / "model")) is None
+    build(SMALL).config.save_pretrained(folder / "model")
+    assert shape_of(str(folder / "model")) == SMALL
