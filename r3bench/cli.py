@@ -8,7 +8,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 from typer.core import TyperGroup
 
-from r3bench.commands import find, measure, result, run, study
+from r3bench.commands import find, measure, result, run, share, study
 from r3bench.commands.options import printable
 from r3bench.errors import R3BenchError, StateError
 
@@ -68,6 +68,8 @@ PANELS: dict[str, dict[str, Callable[..., None]]] = {  # shown in this order
         "report": result.report,
         "trace": result.trace,
         "analyze": result.analyze,
+        "export": share.export,
+        "import": share.import_,
     },
 }
 for _panel, _commands in PANELS.items():

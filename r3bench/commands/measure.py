@@ -109,12 +109,17 @@ def _of_model(name: str, changes: list[str]) -> tuple[str, "EvalSection", int]:
 def _update_record(directory: Path, found: dict[str, dict[str, Any]]) -> None:
     import dataclasses
 
+    from r3bench.config.load import parse_recipe
+    from r3bench.files import read_json
     from r3bench.records import RunPaths, read_record, write_record
+    from r3bench.sweep.card import write_card
 
     paths = RunPaths(directory)
     if paths.record.exists():
         record = read_record(paths)
-        write_record(dataclasses.replace(record, eval={**record.eval, **found}), paths)
+        record = dataclasses.replace(record, eval={**record.eval, **found})
+        write_card(parse_recipe(read_json(paths.config), str(paths.config)), record, paths)
+        write_record(record, paths)
 
 
 def _figures(summary: dict[str, Any]) -> list[str]:
