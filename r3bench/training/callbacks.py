@@ -97,7 +97,9 @@ class Progress(TrainerCallback):
 class RoomForCheckpoint(TrainerCallback):
     """Before each checkpoint: fail with the numbers when the disk can't hold it, instead of tearing it."""
 
-    def __init__(self, model: torch.nn.Module) -> None:
+    def __init__(self, trainer: Any) -> None:
+        self._accelerator = trainer.accelerator
+        model = trainer.model
         weights = sum(p.numel() * p.element_size() for p in model.parameters())
         trained = sum(p.numel() * p.element_size() for p in model.parameters() if p.requires_grad)
         self._bytes = weights + 2 * trained  # Adam keeps two numbers per trained one
@@ -105,7 +107,8 @@ class RoomForCheckpoint(TrainerCallback):
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         if control.should_save:
             free = shutil.disk_usage(Path(args.output_dir).parent).free
-            if free < self._bytes:
+            short = torch.tensor([float(free < self._bytes)], device=self._accelerator.device)
+            if self._accelerator.gather(short).max() > 0:  # on all ranks or none: the others would wait for ever
                 need, left = f"{self._bytes / 1e9:.2f} GB", f"{free / 1e9:.2f} GB"
                 raise OSError(errno.ENOSPC, f"{args.output_dir}: a checkpoint needs about {need}, {left} are free")
 
@@ -144,7 +147,8 @@ class StopOnSignal(TrainerCallback):
         if accelerator.num_processes > 1:  # signals reach the ranks at different times: stop at the same step
             flag = torch.tensor([float(wanted)], device=accelerator.device)
             wanted = bool(accelerator.gather(flag).max() > 0)
-        if wanted and state.global_step < state.max_steps and not trl_adapter.window_is_open(self._trainer):
+        over = control.should_training_stop or state.global_step >= state.max_steps
+        if wanted and not over and not trl_adapter.window_is_open(self._trainer):
             control.should_save = True
             control.should_training_stop = True
             self.stopped = True

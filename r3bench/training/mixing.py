@@ -17,6 +17,7 @@ from r3bench.training.component import Mixture, Trajectory
 from r3bench.training.rollout import Rollout
 
 SHAPING = 0.1  # gamma of f(x) = x / (x + gamma), LUFFY and ExGRPO's value
+SCALE_KEY = "r3_loss_scale"  # 0-d batch entry: factor on the loss
 ROW_KEY = "r3_row"  # batch column: local row number of a fresh row, else one of the two below
 HISTORIC_ROW, PADDING_ROW = -1, -2
 
@@ -78,7 +79,9 @@ def mix_into(
         current = trl_adapter.score_tokens(trainer, prompts, answers)[0]
     if any(m.weight == "ppo" for m in mixtures) and "old_per_token_logps" not in batch:
         fresh = trl_adapter.score_tokens(trainer, rollout.prompt_ids, rollout.completion_ids)[0]
-        batch["old_per_token_logps"] = trl_adapter.pad_right(fresh, 0).to(batch["completion_ids"].device)
+        old = trl_adapter.pad_right(fresh, 0).to(batch["completion_ids"].device)
+        missing = batch["completion_ids"].size(1) - old.size(1)  # TRL may pad to a multiple
+        batch["old_per_token_logps"] = torch.nn.functional.pad(old, (0, missing))
 
     reference: list[torch.Tensor] = []
     if "ref_per_token_logps" in batch:
@@ -88,7 +91,7 @@ def mix_into(
     for number, row in enumerate(rows):
         place = row.local if row.local is not None else layout.local_rows + appended.index(row)
         now = current[number] if current else None
-        batch["completion_ids"][place] = trainer._tokenizer.pad_token_id
+        batch["completion_ids"][place] = trl_adapter.tokenizer(trainer).pad_token_id
         _write(batch, place, row, now, reference[number] if reference else None)
     _make_up_for_padding(trainer, batch, rollout, counts, growth)
     mask = batch["completion_mask"] * batch["tool_mask"] if "tool_mask" in batch else batch["completion_mask"]
@@ -157,7 +160,11 @@ def _widen(trainer: Any, batch: dict[str, Any], rows: Sequence[HistoricRow], gro
     """The batch with `growth` padding rows at its end, room for the longest historic row, and (B, T) advantages."""
     width = batch["completion_ids"].size(1)
     longer = max([width, *(len(row.trajectory.completion_ids) for row in rows)]) - width
-    fill = {"completion_ids": trainer._tokenizer.pad_token_id, "tool_mask": 1, "importance_sampling_ratio": 1}
+    fill = {
+        "completion_ids": trl_adapter.tokenizer(trainer).pad_token_id,
+        "tool_mask": 1,
+        "importance_sampling_ratio": 1,
+    }
     if "tool_mask" not in batch and any(row.trajectory.prefix for row in rows):
         batch["tool_mask"] = torch.ones_like(batch["completion_ids"])
     result = {}
@@ -216,8 +223,8 @@ def _write(
 
 
 def _make_up_for_padding(trainer: Any, batch: dict[str, Any], rollout: Rollout, counts: _Counts, growth: int) -> None:
-    """Losses that average over rows count padding rows too: scale the rest so that the mean is over real rows."""
+    """Losses that average over rows count padding rows too: scale them so that the mean is over real rows."""
     if growth and trainer.loss_type in trl_adapter.ROW_MEAN_LOSSES:
         real = rollout.rows + sum(counts.appended)
         padded = rollout.rows + growth * rollout.layout.ranks
-        batch["advantages"] = batch["advantages"] * (padded / real)
+        batch[SCALE_KEY] = torch.tensor(padded / real, device=batch["advantages"].device)

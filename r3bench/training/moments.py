@@ -53,7 +53,7 @@ class Moments:
     def facts(self) -> Facts:
         """What components may know about the trainer."""
         trainer = self._trainer
-        tokenizer = trainer._tokenizer
+        tokenizer = trl_adapter.tokenizer(trainer)
         return Facts(
             seed=trainer.args.seed,
             num_generations=trainer.num_generations,
@@ -103,7 +103,9 @@ class Moments:
         rollout = open_rollout(inputs, layout, trl_adapter.gather_list(heads))
         if planning:
             rollout = self._planned(rollout)
-        rollout.started = self._trainer._step
+        else:
+            self.look_up(rollout)
+        rollout.started = trl_adapter.micro_step(self._trainer)
         rollout.harvesting = trl_adapter.scores_samples(self._trainer)
         return rollout
 
@@ -112,7 +114,8 @@ class Moments:
         planned: list[PlannedGroup] = []
         for component in self.components:
             taken = frozenset(plan.slot for plan in planned if plan.slot is not None)
-            planned += component.plan(self.step(rollout.groups, taken))
+            component.step = self.step(rollout.groups, taken)
+            planned += component.plan(component.step)
         if planned:
             rollout, dropped = place(rollout, planned, self.row_of, self._trainer.args.steps_per_generation)
             trl_adapter.log_metric(self._trainer, "groups/planned", len(planned) - dropped)
@@ -131,7 +134,7 @@ class Moments:
         """Fill the groups, let components give their rewards, write those into their columns of `rewards` (N, F)."""
         trainer = self._trainer
         correct = (rewards[:, self._correct_columns] >= self._threshold).all(dim=1)
-        ends = {*trainer.eos_token_ids, trainer._tokenizer.pad_token_id}
+        ends = {*trainer.eos_token_ids, trl_adapter.tokenizer(trainer).pad_token_id}
         local = torch.tensor(
             [[len(ids), not ids or ids[-1] not in ends] for ids in rollout.completion_ids],
             dtype=torch.long, device=rewards.device,
@@ -141,6 +144,7 @@ class Moments:
             correct.cpu().numpy(), truncated.bool().cpu().numpy(), lengths.cpu().numpy(), self._totals(rewards)
         )
         for component in self.components:
+            component.step = self.step(rollout.groups)
             if component.shapes_reward:
                 wanted = component.entropy_rows(rollout.groups)
                 shaped = component.score(rollout.groups, self._entropies(rollout, wanted))
@@ -179,6 +183,13 @@ class Moments:
 
     # ------------------------------------------------------------------ after the advantages
 
+    def log_fresh(self, rollout: Rollout) -> None:
+        """Share of right rows among the data set's own groups, before any round is sampled again: comparable between
+        components, which the reward of the batch is not (they change what is in it)."""
+        fresh = [group.correct for group in rollout.groups if group.provenance == "fresh"]
+        if fresh:
+            trl_adapter.log_metric(self._trainer, "fresh/correct", float(np.concatenate(fresh).mean()))
+
     def kept(self, rollout: Rollout) -> list[bool]:
         """Per group: whether every component that resamples wants to keep it."""
         verdicts = [component.keep(rollout.groups) for component in self.components if component.resamples]
@@ -194,11 +205,12 @@ class Moments:
         self._probe(rollout)
         homogeneous = [group.homogeneous for group in rollout.groups]
         trl_adapter.log_metric(trainer, "groups/homogeneous", float(np.mean(homogeneous)))
-        step = self.step(rollout.groups)
         mixtures: list[Mixture] = []
         for component in self.components:
-            taken = {mixture.group for mixture in mixtures}
-            mixtures += [mixture for mixture in component.mix(step) if mixture.group not in taken]
+            taken = frozenset(mixture.group for mixture in mixtures)
+            component.step = self.step(rollout.groups, taken)
+            mixtures += [mixture for mixture in component.mix(component.step) if mixture.group not in taken]
+        step = self.step(rollout.groups)
         if mixtures:
             batch = self._mix(rollout, batch, mixtures)
         mixed = frozenset(mixture.group for mixture in mixtures)
@@ -223,7 +235,8 @@ class Moments:
             for mixture in mixtures
             for number, row in enumerate(rollout.groups[mixture.group].rows)
         }
-        trl_adapter.relog_advantages(self._trainer, rollout.rows, advantages)
+        if not rollout.resampled:
+            trl_adapter.relog_advantages(self._trainer, rollout.rows, advantages)
         return batch
 
     def _rescale(self, rollout: Rollout, batch: dict[str, Any], factors: Mapping[int, float]) -> None:
@@ -271,6 +284,8 @@ class Moments:
         trainer = self._trainer
         step = self.step(rollout.groups)
         if self.observes_tokens:
+            if trainer.mask_truncated_completions:
+                self._forget_masked(rollout)
             self._share_tokens(rollout)
         for component in self.components:
             component.observe(step)
@@ -283,6 +298,16 @@ class Moments:
                 self.evidence[key] = self.evidence.get(key, 0.0) + value
             for key, value in component.take_figures().items():
                 trl_adapter.log_metric(trainer, key, value)
+
+    @staticmethod
+    def _forget_masked(rollout: Rollout) -> None:
+        """TRL masks every token of a truncated row, and its forward then gives 0 for them: unknown, not certain."""
+        for group in rollout.groups:
+            for number, row in enumerate(group.rows):
+                local = rollout.layout.local(row)
+                if local is not None and group.truncated[number]:
+                    length = len(rollout.completion_ids[local])
+                    rollout.logprobs[local] = rollout.entropies[local] = np.full(length, np.nan, np.float32)
 
     @staticmethod
     def _share_tokens(rollout: Rollout) -> None:

@@ -43,7 +43,9 @@ def resample(
         questions = [question for question in moments.row_index if question not in tried]
         if need == 0 or len(questions) < need * layout.ranks:
             break
-        rng = moments.facts().rng(trainer.state.global_step, "resample", number)
+        # Several batches may be sampled within one optimiser step; counted so that a resume draws the same.
+        within = trl_adapter.micro_step(trainer) % trainer.args.gradient_accumulation_steps
+        rng = moments.facts().rng(trainer.state.global_step, "resample", f"{number}-{within}")
         chosen = rng.sample(questions, need * layout.ranks)
         tried.update(chosen)
         mine = chosen[layout.rank * need : (layout.rank + 1) * need]
@@ -58,9 +60,10 @@ def resample(
             kept[slot] = True
             _take_group(rollout, slot, other, source)
         rows_taken = [row for slot, source in pairs for row in _local_rows(rollout, slot, other, source)]
-        batch = _take_rows(batch, other_batch, rows_taken, trainer._tokenizer.pad_token_id)
+        batch = _take_rows(batch, other_batch, rows_taken, trl_adapter.tokenizer(trainer).pad_token_id)
         filled += len(pairs)
     trl_adapter.log_metric(trainer, "groups/resampled", filled)
+    rollout.resampled = True
     moments.look_up(rollout)
     mask = batch["completion_mask"] * batch["tool_mask"] if "tool_mask" in batch else batch["completion_mask"]
     batch["num_items_in_batch"] = trainer.accelerator.gather(mask.sum()).sum()
@@ -96,7 +99,7 @@ def _take_rows(batch: dict[str, Any], other: dict[str, Any], rows: list[tuple[in
     for key, value in batch.items():
         if not isinstance(value, torch.Tensor) or value.ndim == 0 or key == ROW_KEY:
             continue
-        fresh = other[key] if key in other else torch.ones_like(value[: other["prompt_ids"].size(0)])
+        fresh = other[key] if key in other else torch.ones_like(other["completion_ids"])  # tool_mask: all sampled
         if value.ndim == 2:
             width = max(value.size(1), fresh.size(1))
             fill = token if key in ("prompt_ids", "completion_ids") else 1 if key == "tool_mask" else 0

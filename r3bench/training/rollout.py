@@ -68,7 +68,8 @@ class Rollout:
     prompts: dict[int, Any] = field(default_factory=dict)  # local row -> prompt the policy sees instead
     prefixes: dict[int, tuple[int, ...]] = field(default_factory=dict)  # local row -> given completion tokens
     trained_prefixes: set[int] = field(default_factory=set)  # local rows whose prefix is part of the loss
-    prefix_tokens: int = 0  # given tokens over all ranks, not sampled
+    prefix_lengths: list[int] = field(default_factory=list)  # given tokens of every row over all ranks that has some
+    cut_tokens: int = 0  # tokens sampled on this rank beyond the cap and thrown away (after a given prefix)
     prompt_ids: list[list[int]] = field(default_factory=list)  # B, from `capture` on
     completion_ids: list[list[int]] = field(default_factory=list)  # B
     logprobs: dict[int, np.ndarray] = field(default_factory=dict)  # local row -> (T,) behaviour log-probs
@@ -76,6 +77,7 @@ class Rollout:
     hidden: dict[int, np.ndarray] = field(default_factory=dict)  # local row -> (n, H), where a component asked
     harvesting: bool = False  # TRL's scoring forward over this batch is still to come
     scored: bool = False  # it came and brought log-probs and entropies of every row; else the loss forward will
+    resampled: bool = False  # further rounds were sampled, so TRL's logs no longer end with this batch
     started: int = 0  # TRL's micro-step at which the batch was sampled
 
     @property
@@ -212,5 +214,5 @@ def place(
             result.prefixes[local] = here.prefix_ids
             if here.prefix_in_loss:
                 result.trained_prefixes.add(local)
-    result.prefix_tokens = sum(len(plan.prefix_ids) for plan in plans.values()) * layout.group_rows
+    result.prefix_lengths = [len(plan.prefix_ids) for plan in plans.values() if plan.prefix_ids] * layout.group_rows
     return result, dropped

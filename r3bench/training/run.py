@@ -19,7 +19,7 @@ from r3bench.errors import ConfigError, Diverged, Interrupted
 from r3bench.files import read_json, sync_directory, write_json
 from r3bench.grading import Grader
 from r3bench.records import RunPaths, TrainRecord
-from r3bench.training import checkpoint
+from r3bench.training import checkpoint, trl_adapter
 from r3bench.training.args import R3Config
 from r3bench.training.budget import StopAtTokens
 from r3bench.training.callbacks import MetricsFile, Progress, RoomForCheckpoint, StopOnSignal
@@ -136,18 +136,22 @@ def _run(trainer: R3Trainer, recipe: Recipe, paths: RunPaths, quiet: bool) -> Tr
     metrics = MetricsFile(paths.metrics, int(newest.name.split("-")[1]) if newest else 0, trainer) if lead else None
     stop = StopOnSignal()
     trainer.remove_callback(PrinterCallback)
-    trainer.add_callback(RoomForCheckpoint(trainer.model))
+    trainer.add_callback(RoomForCheckpoint(trainer))
+    tokens = recipe.budget.generated_tokens
+    if tokens is not None:
+        trainer.add_callback(StopAtTokens(trainer, tokens))
     trainer.add_callback(stop)
     if metrics is not None:
         trainer.add_callback(metrics)
         if not quiet:
             trainer.add_callback(Progress(f"{recipe.name} s{recipe.seed}"))
-    if recipe.budget.generated_tokens is not None:
-        trainer.add_callback(StopAtTokens(trainer, recipe.budget.generated_tokens))
     stop.watch(trainer)
     outcome, reason = "finished", None
     try:
-        trainer.train(resume_from_checkpoint=str(newest) if newest else None)
+        if not (newest is not None and tokens is not None and trainer.spent(newest) >= tokens):
+            trainer.train(resume_from_checkpoint=str(newest) if newest else None)
+        else:  # killed after its last checkpoint: nothing is left to train
+            trainer.take_over(newest)
     except Diverged as error:
         outcome, reason = "diverged", str(error)
     finally:
@@ -188,7 +192,7 @@ def save_model(trainer: R3Trainer, folder: Path) -> None:
         if lead:
             unwrapped.save_pretrained(temporary / "adapter")
             unwrapped.merge_and_unload().save_pretrained(temporary)
-            trainer._tokenizer.save_pretrained(temporary)
+            trl_adapter.tokenizer(trainer).save_pretrained(temporary)
     elif trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled:
         target = [str(temporary)]
         if trainer.accelerator.num_processes > 1:

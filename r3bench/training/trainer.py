@@ -24,7 +24,7 @@ from r3bench.training.args import R3Config
 from r3bench.training.component import Component
 from r3bench.training.correctness import CorrectnessRule
 from r3bench.training.history import HistoryBounds, TrajectoryHistory
-from r3bench.training.mixing import ROW_KEY
+from r3bench.training.mixing import ROW_KEY, SCALE_KEY
 from r3bench.training.moments import Moments
 from r3bench.training.resampling import resample
 from r3bench.training.rollout import Rollout
@@ -61,12 +61,13 @@ class R3Trainer(GRPOTrainer):
             raise ConfigError(f"args: got {type(args).__name__}, expected an R3Config")
         where = "R3Config"
         settings = resolve_components(args.components or {}, f"{where}")
-        rule = CorrectnessRule(**(args.correctness or {}))
-        check_components(settings, vars(args), rule.threshold, where)
+        rule = build(CorrectnessRule, args.correctness or {}, f"{where}.correctness")
+        functions = reward_funcs if isinstance(reward_funcs, list) else [reward_funcs]
+        check_components(settings, vars(args), rule.lowest_total(functions, args.reward_weights), where)
         classes = {name: catalog.component(name) for name in settings}
         shaping = [name for name, cls in classes.items() if cls.shapes_reward]
 
-        functions = reward_funcs if isinstance(reward_funcs, list) else [reward_funcs]
+        self._shaping = set(shaping)
         weights = args.reward_weights
         if shaping and weights is not None:
             args.reward_weights = [*weights, *[1.0] * len(shaping)]
@@ -136,6 +137,7 @@ class R3Trainer(GRPOTrainer):
             return rollout, batch
 
         rollout, batch = sample(inputs, planning=True)
+        moments.log_fresh(rollout)
         if moments.max_rounds():
             rollout, batch = resample(self, moments, rollout, batch, sample)
         batch = moments.finish(rollout, batch)
@@ -150,8 +152,14 @@ class R3Trainer(GRPOTrainer):
         outputs = super()._generate(prompts if rollout is None else rollout.seen_prompts(prompts))
         if self.model.training:
             rows = len(prompts) * self.accelerator.num_processes
-            sampled = round(trl_adapter.last_metric(self, "completions/mean_length") * rows)
-            self.generated_tokens += sampled - (rollout.prefix_tokens if rollout is not None else 0)
+            self.generated_tokens += round(trl_adapter.last_metric(self, "completions/mean_length") * rows)
+            if (
+                rollout is not None and rollout.prefix_lengths
+            ):  # given tokens are in that mean, thrown away ones are not
+                cap = int(self.max_completion_length or 0)
+                self.generated_tokens -= sum(min(given, cap) for given in rollout.prefix_lengths)
+                cut = torch.tensor([rollout.cut_tokens], device=self.accelerator.device)
+                self.generated_tokens += int(self.accelerator.gather(cut).sum())
         if rollout is None:
             return outputs
         rollout.prompt_ids = outputs[trl_adapter.GENERATE_PROMPT_IDS]
@@ -169,10 +177,11 @@ class R3Trainer(GRPOTrainer):
         prefixes = [list(rollout.prefixes.get(row, ())) for row in range(len(prompt_ids))]
         given = [ids + prefix for ids, prefix in zip(prompt_ids, prefixes, strict=True)]
         continuations, logprobs = super()._generate_single_turn(given, *args, **kwargs)
-        cap = self.max_completion_length
+        cap = int(self.max_completion_length or 0)
         completions = [(p + list(c))[:cap] for p, c in zip(prefixes, continuations, strict=True)]
-        if logprobs is not None:  # the prefix is masked from the loss and from TRL's ratio: any number will do
-            logprobs = [([0.0] * len(p) + list(values))[:cap] for p, values in zip(prefixes, logprobs, strict=True)]
+        rollout.cut_tokens = sum(max(0, len(p) + len(c) - cap) for p, c in zip(prefixes, continuations, strict=True))
+        if logprobs is not None:  # None: not sampled, which TRL takes as ratio 1
+            logprobs = [([None] * len(p) + list(values))[:cap] for p, values in zip(prefixes, logprobs, strict=True)]
         return completions, logprobs
 
     # ------------------------------------------------------------------ rewards
@@ -182,7 +191,8 @@ class R3Trainer(GRPOTrainer):
     ) -> torch.Tensor:
         rewards = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
         if self.model.training and (torch.isinf(rewards).any() or torch.isnan(rewards).all()):
-            named = zip(self.reward_func_names, rewards.T, strict=True)
+            columns = zip(self.reward_func_names, rewards.T, strict=True)
+            named = [(name, column) for name, column in columns if name not in self._shaping]
             names = [name for name, column in named if torch.isinf(column).any() or torch.isnan(column).all()]
             raise Diverged(f"step {self.state.global_step}: non-finite reward from {', '.join(names)}")
         if self._rollout is not None and self.moments is not None:
@@ -208,6 +218,10 @@ class R3Trainer(GRPOTrainer):
         return logps, entropies if kwargs.get("compute_entropy") else None, aux
 
     def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> torch.Tensor:
+        loss = self._recorded_loss(model, inputs)
+        return loss * inputs[SCALE_KEY] if SCALE_KEY in inputs else loss
+
+    def _recorded_loss(self, model: Any, inputs: dict[str, Any]) -> torch.Tensor:
         pending = self._pending
         if pending is None or ROW_KEY not in inputs:
             return super()._compute_loss(model, inputs)
@@ -233,10 +247,12 @@ class R3Trainer(GRPOTrainer):
 
     def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> torch.Tensor:
         loss = super().training_step(model, inputs, num_items_in_batch)
-        if not torch.isfinite(loss).all():
+        # On several ranks a loss is each one's own: there the gradient norm, equal on all, ends the run.
+        if self.accelerator.num_processes == 1 and not torch.isfinite(loss).all():
             self._diverged("loss", float(loss.detach().float().mean()))
         pending = self._pending
-        if pending is not None and self._step - pending.started >= int(self.args.steps_per_generation or 1):
+        done = trl_adapter.micro_step(self)
+        if pending is not None and done - pending.started >= int(self.args.steps_per_generation or 1):
             self._pending = None
             assert self.moments is not None
             self.moments.observe(pending)
@@ -249,9 +265,8 @@ class R3Trainer(GRPOTrainer):
         return norm
 
     def _diverged(self, quantity: str, value: float) -> None:
-        where = checkpoint.save_batch(
-            Path(str(self.args.output_dir)), self._buffered_inputs, self.state.global_step, self._tokenizer
-        )
+        folder, parts = Path(str(self.args.output_dir)), trl_adapter.buffered(self)
+        where = checkpoint.save_batch(folder, parts, self.state.global_step, trl_adapter.tokenizer(self))
         raise Diverged(f"step {self.state.global_step}: {quantity} is {value}; the batch is in {where}")
 
     # ------------------------------------------------------------------ data order and checkpoints
@@ -285,7 +300,20 @@ class R3Trainer(GRPOTrainer):
             for _ in range(int((self.state.epoch or 0.0) + 1e-6)):
                 torch.randperm(self._order.num_samples, generator=generator)  # type: ignore[union-attr]
         trl_adapter.forget_batch(self)
-        state, shares = checkpoint.load_state(Path(checkpoint_folder))
+        self._load_state(Path(checkpoint_folder))
+
+    def spent(self, folder: Path) -> int:
+        """Tokens sampled up to a checkpoint."""
+        state, _ = checkpoint.load_state(folder)
+        return int(state["generated_tokens"]) if state is not None else 0
+
+    def take_over(self, folder: Path) -> None:
+        """Become the trainer that wrote a checkpoint, with nothing left to train."""
+        trl_adapter.restore(self, str(folder))
+        self._load_state(folder)
+
+    def _load_state(self, folder: Path) -> None:
+        state, shares = checkpoint.load_state(folder)
         if state is None:
             return
         self.generated_tokens = state["generated_tokens"]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from accelerate.utils import gather_object
 from packaging.version import Version
+from transformers import TrainerState
 from trl.models.utils import disable_gradient_checkpointing
 from trl.trainer.grpo_trainer import GRPOTrainer
 from trl.trainer.utils import pad, use_adapter
@@ -35,6 +36,7 @@ CONTRACT: dict[str, tuple[str, ...]] = {
     "_save_checkpoint": ("model", "trial"),
     "_load_optimizer_and_scheduler": ("checkpoint",),
     "_get_grad_norm": ("model", "grad_norm"),
+    "_load_from_checkpoint": ("resume_from_checkpoint",),
 }  # fmt: skip
 GENERATE_ARITY = 8  # of the tuple _generate returns
 GENERATE_PROMPT_IDS, GENERATE_COMPLETION_IDS, GENERATE_TOOL_MASK = 0, 1, 2  # its places we read or set
@@ -68,6 +70,27 @@ def scores_samples(trainer: Any) -> bool:
     """Whether TRL runs a scoring forward over the sampled rows; else its loss forward is the behaviour policy."""
     vllm_correction = trainer.use_vllm and trainer.vllm_importance_sampling_correction
     return bool(trainer.args.gradient_accumulation_steps % steps_per_window(trainer) or vllm_correction)
+
+
+def tokenizer(trainer: Any) -> Any:
+    """The text tokenizer, also where the processing class is a processor."""
+    return trainer._tokenizer
+
+
+def micro_step(trainer: Any) -> int:
+    """Micro-steps since the start or the last resume."""
+    return int(trainer._step)
+
+
+def buffered(trainer: Any) -> list[dict[str, Any]]:
+    """The parts of the sampled batch that the loss goes through."""
+    return list(trainer._buffered_inputs or [])
+
+
+def restore(trainer: Any, folder: str) -> None:
+    """Take weights and step counters from a checkpoint without training on."""
+    trainer._load_from_checkpoint(folder)
+    trainer.state = TrainerState.load_from_json(f"{folder}/trainer_state.json")
 
 
 def window_is_open(trainer: Any) -> bool:

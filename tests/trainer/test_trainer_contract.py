@@ -1,6 +1,8 @@
 """The drift canary: what R3Trainer relies on in TRL, checked against the installed one."""
 
 import inspect
+import re
+from pathlib import Path
 
 import pytest
 import torch
@@ -78,3 +80,15 @@ def test_unsupported_trl_is_refused(monkeypatch):
     monkeypatch.setattr(trl_adapter, "version", lambda _: "1.17.0")
     with pytest.raises(ConfigError, match=r"trl 1\.17\.0 is installed; R3Trainer needs trl>=1\.16,<1\.17"):
         trl_adapter.check_trl()
+
+
+def test_private_parts_are_used_in_one_module_only():
+    """`self._x` and `trainer._x` of TRL's appear in trl_adapter.py, beside the overrides' own names."""
+    private = re.compile(r"(?:self|trainer|_trainer)\._(step|metrics|logs|buffered_inputs|tokenizer)\b")
+    folder = Path(trl_adapter.__file__).parent
+    found = [
+        f"{path.name}: {match.group()}"
+        for path in folder.glob("*.py") if path.name != "trl_adapter.py"
+        for match in private.finditer(path.read_text())
+    ]  # fmt: skip
+    assert not found

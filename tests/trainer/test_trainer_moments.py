@@ -1,16 +1,23 @@
 """Every component moment through `train()`, with small components as a user would write them in `./components/`."""
 
+import sys
 import textwrap
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from trainer_tools import arguments, by_length, questions, spy_on
+from transformers import AutoModelForCausalLM
+from trl import GRPOTrainer
 
 from r3bench import R3Trainer
 from r3bench.errors import ConfigError, Diverged
 from r3bench.training.component import PlannedGroup
 from r3bench.training.rollout import Layout, open_rollout, place
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "reference"))
+from reference_grpo import token_logprobs
 
 HEADER = """
 from dataclasses import dataclass
@@ -163,8 +170,6 @@ def test_given_prefix_is_kept_and_masked(components, tiny_model, tmp_path):
         assert batch["tool_mask"][4:, :3].sum() == 0
         assert batch["tool_mask"][:4].all()
         assert all(len(ids) <= 8 for ids in call[3])
-    sampled = sum(len(ids) for call in reward.calls for ids in call[3]) - 2 * 4 * 3
-    assert trainer.generated_tokens == sampled
     groups = seen_by("head_start")[-1]
     assert [group.provenance for group in groups] == ["fresh", "continuation"]
     assert groups[1].prefix == 3
@@ -172,7 +177,7 @@ def test_given_prefix_is_kept_and_masked(components, tiny_model, tmp_path):
 
 
 def test_unwanted_groups_are_sampled_again(components, tiny_model, tmp_path):
-    trainer, reward = run(tiny_model, tmp_path / "out", {"picky": True}, max_steps=3)
+    trainer, reward = run(tiny_model, tmp_path / "out", {"picky": {"max_rounds": 5}}, max_steps=3)
     assert len(reward.calls) > 3, "nothing was sampled again"
     answered = {}
     for _, ids, _, completions in reward.calls:
@@ -261,3 +266,126 @@ def test_non_finite_loss_ends_the_run_and_saves_the_batch(tiny_model, tmp_path):
     folder = next((tmp_path / "out").glob("diverged-*"))
     assert (folder / "part-0.safetensors").exists()
     assert "What is" in (folder / "texts.json").read_text()
+
+
+def test_tokens_thrown_away_after_a_prefix_are_counted(components, tiny_model, tmp_path):
+    trainer = R3Trainer(
+        model=tiny_model, reward_funcs=Seen(), train_dataset=questions(6),
+        args=arguments(tmp_path / "out", components={"head_start": True}, max_steps=1, temperature=1.0),
+    )  # fmt: skip
+    sampled = []
+    generate = GRPOTrainer._generate_single_turn
+
+    def counting(self, *args, **kwargs):
+        completions, logprobs = generate(self, *args, **kwargs)
+        sampled.extend(len(ids) for ids in completions)
+        return completions, logprobs
+
+    GRPOTrainer._generate_single_turn = counting
+    try:
+        trainer.train()
+    finally:
+        GRPOTrainer._generate_single_turn = generate
+    assert trainer.generated_tokens == sum(sampled)
+
+
+def test_a_group_taken_by_one_component_is_not_mixed_by_the_next(components, tiny_model, tmp_path):
+    for name in ("first", "second"):
+        body = f"""
+class Mixing(Component):
+    name = "{name}"
+    Config = Settings
+    uses_history = True
+    def mix(self, step):
+        free = [g for g in step.groups if g.index not in step.taken and step.history.summaries(g.question)]
+        self.count("used", len(free))
+        return [
+            Mixture(g.index, tuple(step.history.summaries(g.question)[:1]), (0,), g.rewards * 0, g.rewards[:1] * 0,
+                    "none", (0.0, 2.0))
+            for g in free
+        ]
+"""
+        (components / f"{name}.py").write_text(textwrap.dedent(HEADER) + body)
+    trainer, _ = run(tiny_model, tmp_path / "out", {"first": True, "second": True}, max_steps=6)
+    assert trainer.evidence["first/used"] == 6
+    assert trainer.evidence["second/used"] == 0
+    assert sum(int((record["batch"]["r3_row"] < 0).sum()) for record in trainer.records) == 6
+
+
+@pytest.mark.parametrize("loss_type", ["grpo", "dr_grpo"])
+def test_padding_rows_change_neither_loss_nor_kl(components, tiny_model, tmp_path, loss_type):
+    """One appended row over 8 parts: 16 rows, 9 real. The mean must be over the real ones, the KL term's too."""
+    body = """
+class OneRow(Component):
+    name = "one_row"
+    Config = Settings
+    uses_history = True
+    def mix(self, step):
+        stored = [(g, s) for g in step.groups for s in step.history.summaries(g.question)[:1]]
+        return [
+            Mixture(g.index, (s,), (), np.linspace(-1, 1, len(g.rewards)), np.ones(1), "none", (0.0, 2.0))
+            for g, s in stored[:1]
+        ]
+"""
+    (components / "one_row.py").write_text("import numpy as np\n" + textwrap.dedent(HEADER) + body)
+    changes = {
+        "per_device_train_batch_size": 1, "gradient_accumulation_steps": 8, "beta": 0.5, "max_steps": 4,
+        "loss_type": loss_type, "max_grad_norm": 0.0,
+    }  # fmt: skip
+    trainer, _ = run(tiny_model, tmp_path / "out", {"one_row": True}, **changes)
+    record = trainer.records[-1]
+    rows = [row for part in record["parts"] for row in _unmasked(part)]
+    assert len(rows) == 9
+    assert sum(len(part["prompt_ids"]) for part in record["parts"]) == 16
+    model = AutoModelForCausalLM.from_pretrained(tiny_model, dtype=torch.float32)
+    reference = AutoModelForCausalLM.from_pretrained(tiny_model, dtype=torch.float32)
+    model.load_state_dict(record["weights"])
+    expected = []
+    for prompt, completion, advantage in rows:
+        now = token_logprobs(model, prompt, completion)
+        apart = token_logprobs(reference, prompt, completion) - now
+        per_token = -torch.tensor(advantage) + 0.5 * (torch.exp(apart) - apart - 1)
+        expected.append(per_token.mean() if loss_type == "grpo" else per_token.sum() / 8)
+    assert np.isclose(sum(record["losses"]), float(torch.stack(expected).mean()), atol=1e-5)
+
+
+def _unmasked(part):
+    for i in range(len(part["prompt_ids"])):
+        mask = part["completion_mask"][i].bool()
+        if mask.any():
+            advantages = part["advantages"][i]
+            advantages = advantages[mask] if advantages.ndim else advantages.expand(int(mask.sum()))
+            prompt = part["prompt_ids"][i][part["prompt_mask"][i].bool()].tolist()
+            yield prompt, part["completion_ids"][i][mask].tolist(), advantages.tolist()
+
+
+def test_masked_truncated_rows_have_unknown_logprobs(tiny_model, tmp_path):
+    trainer = R3Trainer(
+        model=tiny_model, reward_funcs=by_length, train_dataset=questions(6),
+        args=arguments(
+            tmp_path / "out", components={"replay": True}, max_steps=3, mask_truncated_completions=True,
+            num_iterations=1,
+        ),
+    )  # fmt: skip
+    trainer.train()
+    view = trainer.history.open([f"q{i}" for i in range(6)])
+    stored = view.fetch([s for i in range(6) for s in view.summaries(f"q{i}")])
+    assert any(t.summary.truncated for t in stored)
+    for trajectory in stored:
+        assert np.isnan(trajectory.logprobs).all() == trajectory.summary.truncated
+
+
+def test_weighted_reward_bounds_the_ranking_reward(tiny_model, tmp_path):
+    with pytest.raises(ConfigError, match=r"max_reward: got 0\.5"):
+        R3Trainer(
+            model=tiny_model, reward_funcs=by_length, train_dataset=questions(6),
+            args=arguments(tmp_path, components={"ranking": {"max_reward": 0.5}}, reward_weights=[0.4]),
+        )  # fmt: skip
+
+
+def test_correctness_mistakes_are_named(tiny_model, tmp_path):
+    with pytest.raises(ConfigError, match=r"R3Config\.correctness.*treshold.*threshold"):
+        R3Trainer(
+            model=tiny_model, reward_funcs=by_length, train_dataset=questions(6),
+            args=arguments(tmp_path, correctness={"treshold": 0.5}),
+        )  # fmt: skip
