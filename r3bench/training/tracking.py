@@ -1,0 +1,31 @@
+"""Trackers that TRL's `report_to` can name: is the package there?"""
+
+from importlib.util import find_spec
+from typing import Any
+
+from r3bench.errors import ConfigError, nearest
+
+PACKAGES = {  # tracker -> packages of which one is enough
+    "tensorboard": ("tensorboard", "tensorboardX"),
+    "wandb": ("wandb",),
+    "trackio": ("trackio",),
+    "mlflow": ("mlflow",),
+}
+
+
+def check_trackers(values: dict[str, Any]) -> None:
+    """Refuse a `report_to` that would fail when training starts; trackers not listed here are passed on as they are.
+
+    Raises:
+        ConfigError: a tracker whose package is missing, or a name close to a tracker's.
+    """
+    named = values.get("report_to") or []
+    for name in [named] if isinstance(named, str) else named:
+        if name in PACKAGES:
+            if not any(find_spec(package) for package in PACKAGES[name]):
+                raise ConfigError(
+                    f"trainer.report_to: got '{name}', but the package {' or '.join(PACKAGES[name])} is missing "
+                    f"(pip install {PACKAGES[name][0]})"
+                )
+        elif "did you mean" in (hint := nearest(str(name), PACKAGES)):
+            raise ConfigError(f"trainer.report_to: got '{name}'{hint}")
