@@ -6,7 +6,7 @@ from typing import Literal
 
 import numpy as np
 
-from r3bench.training.component import Facts, Group, Provenance, Summary
+from r3bench.training.component import Component, Facts, Group, Provenance, Step, Summary
 
 Pick = Literal["random", "recent", "shortest_correct", "lowest_entropy", "highest_entropy"]
 
@@ -96,6 +96,14 @@ def pick_rows(rows: Sequence[Summary], k: int, pick: Pick, rng: random.Random) -
         sign = 1.0 if pick == "lowest_entropy" else -1.0
         drawn.sort(key=lambda row: np.inf if np.isnan(row.entropy_mean) else sign * row.entropy_mean)
     return drawn[:k]
+
+
+def still_free(component: Component, step: Step, wanted: Sequence[Group]) -> list[Group]:
+    """Those of the groups `component` would mix that no earlier component has mixed; the others are counted."""
+    free = [group for group in wanted if group.index not in step.taken]
+    if len(free) < len(wanted):
+        component.count("groups_taken", len(wanted) - len(free))
+    return free
 
 
 def trainer_scale(facts: Facts, groups: Sequence[Group], eps: float = 1e-4) -> tuple[float | None, float]:

@@ -26,7 +26,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from r3bench.components._mixing import mixed_advantages, pick_rows, trainer_scale
+from r3bench.components._mixing import mixed_advantages, pick_rows, still_free, trainer_scale
 from r3bench.training.component import Component, Facts, Group, Mixture, PlannedGroup, Step, Weight
 
 
@@ -108,11 +108,11 @@ class Exgrpo(Component):
         return [PlannedGroup(question, "fresh", slot) for question, slot in zip(chosen, slots, strict=True)]
 
     def mix(self, step: Step) -> list[Mixture]:
-        return [mixture for group in step.groups if (mixture := self._mixture(group, step)) is not None]
+        wanted = [group for group in step.groups if group.provenance == "fresh" and group.question in self._planned]
+        free = still_free(self, step, wanted)
+        return [mixture for group in free if (mixture := self._mixture(group, step)) is not None]
 
     def _mixture(self, group: Group, step: Step) -> Mixture | None:
-        if group.provenance != "fresh" or group.question not in self._planned:
-            return None
         rng = self.facts.rng(step.step, self.name, group.question)
         solved = [row for row in step.history.summaries(group.question) if row.correct and row.provenance == "fresh"]
         historic = pick_rows(solved, 1, "lowest_entropy", rng)

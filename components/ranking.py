@@ -30,7 +30,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from r3bench.errors import ConfigError
-from r3bench.training.component import Component, Facts, Group, History, PlannedGroup, Step
+from r3bench.training.component import Component, Facts, Group, Step
 
 Ties = Literal["average", "stable", "random"]
 Order = Literal["domination", "reversed", "random", "length"]
@@ -150,7 +150,6 @@ class Ranking(Component):
     def __init__(self, config: RankingConfig, facts: Facts) -> None:
         super().__init__(config, facts)
         self.uses_history = config.when == "no_history"
-        self._step: Step | None = None
 
     @classmethod
     def check(cls, config: RankingConfig, trainer: Mapping[str, Any], lowest_correct: float, where: str) -> None:
@@ -165,23 +164,19 @@ class Ranking(Component):
                 "ranking them has no effect; set it to false or switch ranking off"
             )
 
-    def plan(self, step: Step) -> list[PlannedGroup]:
-        self._step = step  # `score` sees no step
-        return []
-
-    def _history(self) -> History:
-        assert self._step is not None
-        return self._step.history
-
     def _rows(self, group: Group) -> list[int]:
         """Places in the group that are ranked."""
         all_wrong = not group.correct.any()
         if self.config.scope != "truncated_anywhere" and not all_wrong:
             return []
-        if self.config.when == "no_history" and any(row.correct for row in self._history().summaries(group.question)):
+        if self.config.when == "no_history" and self._solved_before(group.question):
             return []
         wanted = ~group.correct & (group.truncated if self.config.scope != "failed" else True)
         return [int(place) for place in np.flatnonzero(wanted)]
+
+    def _solved_before(self, question: str) -> bool:
+        assert self.step is not None
+        return any(row.correct for row in self.step.history.summaries(question))
 
     def entropy_rows(self, groups: Sequence[Group]) -> list[int]:
         if self.config.order in ("random", "length"):
@@ -206,8 +201,8 @@ class Ranking(Component):
 
     def _rewards(self, group: Group, places: list[int], entropies: Mapping[int, np.ndarray]) -> np.ndarray:
         config = self.config
-        step = self._step.step if self._step is not None else 0
-        rng = self.facts.rng(step, self.name, f"{group.provenance}-{group.question}")
+        assert self.step is not None
+        rng = self.facts.rng(self.step.step, self.name, f"{group.provenance}-{group.question}")
         ties = config.ties
         if config.order == "random":
             scores = np.array(rng.sample(range(len(places)), len(places)))

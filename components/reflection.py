@@ -29,6 +29,8 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
+from r3bench.components._mixing import still_free
+from r3bench.training.answers import last_boxed
 from r3bench.training.component import Component, Group, Mixture, PlannedGroup, Step, Summary, Weight
 
 Context = Literal["full", "tail", "answer"]
@@ -46,17 +48,6 @@ def fill_template(template: str, problem: str, attempt: str) -> str:
     """`template` with {problem} and {attempt} put in, in one pass: braces inside the texts stay as they are."""
     texts = {"{problem}": problem, "{attempt}": attempt}
     return re.sub(r"\{problem\}|\{attempt\}", lambda match: texts[match.group()], template.strip("\n"))
-
-
-def last_boxed(text: str) -> str | None:
-    r"""Content of the last \boxed{...} with balanced braces, or None."""
-    start = text.rfind("\\boxed{")
-    depth = 0
-    for position in range(start + len("\\boxed"), len(text)) if start >= 0 else ():
-        depth += {"{": 1, "}": -1}.get(text[position], 0)
-        if depth == 0:
-            return text[start + len("\\boxed{") : position]
-    return None
 
 
 def defuse(text: str) -> str:
@@ -237,11 +228,11 @@ class Reflection(Component):
                 self.count("converted", int(group.correct.any()))
         if self.config.gradient == "prompt":
             return []
-        return [mixture for group in step.groups if (mixture := self._reattached(group, step)) is not None]
+        wanted = [group for group in step.groups if group.provenance == "fresh" and not group.correct.any()]
+        free = still_free(self, step, wanted)
+        return [mixture for group in free if (mixture := self._reattached(group, step)) is not None]
 
     def _reattached(self, group: Group, step: Step) -> Mixture | None:
-        if group.provenance != "fresh" or group.correct.any():
-            return None
         stored = step.history.summaries(group.question)
         solved = [row for row in stored if row.provenance == "reflection" and row.correct]
         if not solved:

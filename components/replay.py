@@ -25,7 +25,7 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from r3bench.components._mixing import Pick, admissible, mixed_advantages, pick_rows, trainer_scale
+from r3bench.components._mixing import Pick, admissible, mixed_advantages, pick_rows, still_free, trainer_scale
 from r3bench.errors import ConfigError
 from r3bench.training.component import Component, Group, Mixture, Step, Weight
 
@@ -103,10 +103,9 @@ class Replay(Component):
 
     def mix(self, step: Step) -> list[Mixture]:
         now = step.epoch + 1e-6 if self.config.warmup_unit == "epochs" else step.step
+        wanted = [g for g in step.groups if g.homogeneous and g.provenance in self.config.into_provenance]
         mixtures = []
-        for group in step.groups:
-            if not group.homogeneous or group.provenance not in self.config.into_provenance:
-                continue
+        for group in still_free(self, step, wanted):
             right = bool(group.correct.all())
             self.count("groups_all_right" if right else "groups_all_wrong")
             if now < self.config.warmup:

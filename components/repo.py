@@ -22,9 +22,10 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from r3bench.components._mixing import mixed_advantages, trainer_scale
+from r3bench.components._mixing import mixed_advantages, still_free, trainer_scale
 from r3bench.errors import ConfigError
 from r3bench.training.component import Component, Group, Mixture, Step, Summary, Weight
+from r3bench.training.history import HistoryBounds
 
 RepoPick = Literal["all", "random", "recent", "highest", "max_variance"]
 
@@ -89,20 +90,19 @@ class Repo(Component):
 
     @classmethod
     def check(cls, config: RepoConfig, trainer: Mapping[str, Any], lowest_correct: float, where: str) -> None:
-        kept = (trainer.get("history") or {}).get("per_question")
-        if kept is not None and kept < config.min_stored:
+        kept = (trainer.get("history") or {}).get("per_question", HistoryBounds.per_question)
+        if kept < config.min_stored:
             raise ConfigError(
                 f"{where}.min_stored: got {config.min_stored}, but the history keeps {kept} answers per question: "
                 "nothing would ever be replayed"
             )
 
     def mix(self, step: Step) -> list[Mixture]:
-        return [mixture for group in step.groups if (mixture := self._mixture(group, step)) is not None]
+        free = still_free(self, step, [group for group in step.groups if group.provenance == "fresh"])
+        return [mixture for group in free if (mixture := self._mixture(group, step)) is not None]
 
     def _mixture(self, group: Group, step: Step) -> Mixture | None:
         config = self.config
-        if group.provenance != "fresh":
-            return None
         stored = [row for row in step.history.summaries(group.question) if row.provenance == "fresh"][-config.window :]
         if len(stored) < config.min_stored:
             return None

@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from r3bench.components._mixing import mixed_advantages, trainer_scale
+from r3bench.components._mixing import mixed_advantages, still_free, trainer_scale
 from r3bench.training.component import Component, Group, Mixture, Step, Weight
 
 
@@ -44,11 +44,11 @@ class Rescue(Component):
     config: RescueConfig
 
     def mix(self, step: Step) -> list[Mixture]:
-        return [mixture for group in step.groups if (mixture := self._rescued(group, step)) is not None]
+        wanted = [group for group in step.groups if group.provenance == "fresh" and not group.correct.any()]
+        free = still_free(self, step, wanted)
+        return [mixture for group in free if (mixture := self._rescued(group, step)) is not None]
 
     def _rescued(self, group: Group, step: Step) -> Mixture | None:
-        if group.provenance != "fresh" or group.correct.any():
-            return None
         self.count("groups_all_wrong")
         rng = self.facts.rng(step.step, self.name, group.question)
         stored = [

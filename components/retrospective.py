@@ -200,6 +200,11 @@ class Retrospective(Component):
     # ------------------------------------------------------------------ replay
 
     def plan(self, step: Step) -> list[PlannedGroup]:
+        if self.config.source != "own" and not any("solution" in group.columns for group in step.groups):
+            raise ConfigError(
+                f"components.retrospective.source: got '{self.config.source}', but the training questions have no "
+                "column 'solution': name the column with worked solutions in data.solution, or set source to 'own'"
+            )
         self._expire(step.step)
         rng = self.facts.rng(step.step, self.name, "plan")
         slots = [group.index for group in step.groups if group.provenance == "fresh"]
@@ -369,13 +374,16 @@ class Retrospective(Component):
     def _cut_points(self, texts: Sequence[str], breaks: Sequence[int]) -> list[int]:
         ends = np.cumsum([len(text) for text in texts])
         answer = "".join(texts).find("\\boxed")
+        before = len(texts) if answer < 0 else int(np.searchsorted(ends, answer, "right")) + 1
+        # A solution of the data may be longer than any answer can be: a prefix leaves room for the rest.
+        room = math.floor(self.config.max_fraction * self.facts.max_completion_length)
         return cut_points(
             len(texts),
             breaks,
             spacing=self.config.spacing,
             max_fraction=self.config.max_fraction,
             max_cuts=self.config.max_cuts,
-            before=len(texts) if answer < 0 else int(np.searchsorted(ends, answer, "right")) + 1,
+            before=min(before, room + 1),
         )
 
     def _canonical(self, group: Group, step: Step) -> None:

@@ -22,8 +22,10 @@ RUN_SECTIONS = (
     "budget",
     "reward",
     "components",
+    "history",
     "seed",
 )  # what a run's identity depends on
+LATER = ("history", "data.solution")  # newer than some runs: at their default they leave the identity alone
 
 
 def apply_overrides(values: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
@@ -76,7 +78,9 @@ def parse_recipe(values: Mapping[str, Any], where: str) -> Recipe:
     )
     for task in recipe.eval.tasks:
         catalog.task_path(task, inside(where, "eval.tasks"))
-    check_components(recipe.components, recipe.trainer, 1.0, where)
+    weights = recipe.trainer.get("reward_weights") or [1.0]  # of the reward functions, `correctness` first
+    trainer = {**recipe.trainer, "history": plain(recipe.history)}
+    check_components(recipe.components, trainer, float(weights[0]), where)
     return recipe
 
 
@@ -133,8 +137,13 @@ def resolved(recipe: Recipe) -> dict[str, Any]:
 
 def config_hash(recipe: Recipe) -> str:
     """12 hex digits over what a run's outcome depends on: all sections but `eval` and `name`."""
-    values = resolved(recipe)
-    identity = json.dumps({key: values[key] for key in RUN_SECTIONS}, sort_keys=True)
+    values, defaults = resolved(recipe), resolved(Recipe())
+    for path in LATER:
+        *section, key = path.split(".")
+        node, default = (values[section[0]], defaults[section[0]]) if section else (values, defaults)
+        if node[key] == default[key]:
+            del node[key]
+    identity = json.dumps({key: values[key] for key in RUN_SECTIONS if key in values}, sort_keys=True)
     return hashlib.sha256(identity.encode()).hexdigest()[:12]
 
 

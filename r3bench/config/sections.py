@@ -41,6 +41,7 @@ class DataSection:
     revision: str | None = None  # hub commit or tag; known sets have a pinned one
     problem: str = "problem"  # column with the question
     answer: str = "answer"  # column with the gold answer
+    solution: str | None = "solution"  # column with a worked solution, for components that use one; may be absent
     id: str | None = "id"  # column with a unique question id; null or an absent column: a hash of the problem
     limit: int | None = None  # keep the first N rows
     style: Literal["boxed", "r1", "plain"] = "boxed"  # instruction added to the problem, see r3bench.evals
@@ -59,6 +60,23 @@ class BudgetSection:
     def __post_init__(self) -> None:
         if self.generated_tokens is not None and self.generated_tokens < 1:
             raise ValueError(f"generated_tokens: got {self.generated_tokens}, expected at least 1 or null")
+
+
+@dataclass(frozen=True)
+class HistoryBounds:
+    """How many answers components can reuse; the oldest goes first."""
+
+    per_question: int = 32  # trajectories per question
+    max_tokens: int = 500_000_000  # completion tokens over all ranks, about 8 bytes each
+    max_age: int | None = None  # optimiser steps after which a trajectory is dropped; null: never
+
+    def __post_init__(self) -> None:
+        if self.per_question < 1:
+            raise ValueError(f"per_question: got {self.per_question}, expected at least 1")
+        if self.max_tokens < 1:
+            raise ValueError(f"max_tokens: got {self.max_tokens}, expected at least 1")
+        if self.max_age is not None and self.max_age < 1:
+            raise ValueError(f"max_age: got {self.max_age}, expected at least 1 step or null")
 
 
 @dataclass(frozen=True)
@@ -126,6 +144,7 @@ class Recipe:
     components: dict[str, Any] = field(
         default_factory=dict
     )  # name -> true | preset name | settings; absent or false: off
+    history: HistoryBounds = field(default_factory=HistoryBounds)  # stored answers that components reuse
     eval: EvalSection = field(default_factory=EvalSection)  # measurements after training
     seed: int = 0  # seeds data order, sampling and components
     name: str = "run"  # readable part of the run id

@@ -117,13 +117,13 @@ class PlannedGroup:
 
 @dataclass(frozen=True)
 class Step:
-    """One generation batch as every moment but `score` sees it."""
+    """One generation batch as the moments see it."""
 
     step: int  # optimiser steps done
     epoch: float  # epochs done, fractional; below 1 in the first epoch
     groups: Sequence[Group]  # every group of the batch; in `plan` one per prompt slot, before any is added
     history: History  # trajectories stored before this batch, of the questions in it (planned ones too, from `mix` on)
-    taken: frozenset[int] = frozenset()  # slots an earlier component planned, in `plan`
+    taken: frozenset[int] = frozenset()  # group indices earlier components planned (in `plan`) or mixed (in `mix`)
 
 
 @dataclass(frozen=True)
@@ -155,6 +155,8 @@ class Component:
     def __init__(self, config: Any, facts: Facts) -> None:
         self.config = config
         self.facts = facts
+        # The batch at hand, set before every moment; `score`, `keep` and `probe` get no step as an argument.
+        self.step: Step | None = None
         self._counts: dict[str, float] = {}
         self._figures: dict[str, list[float]] = {}
 
@@ -194,7 +196,10 @@ class Component:
         return {}
 
     def mix(self, step: Step) -> list[Mixture]:
-        """After the advantages: groups to mix with stored trajectories."""
+        """After the advantages: groups to mix with stored trajectories.
+
+        Groups in `step.taken` got rows from an earlier component: a mixture for one of them is dropped.
+        """
         return []
 
     def rescale(self, step: Step, mixed: frozenset[int]) -> dict[int, float]:

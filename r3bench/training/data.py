@@ -22,7 +22,9 @@ def load_questions(section: DataSection) -> Dataset:
     """The questions of `section` with columns question_id, prompt (chat messages), problem and answer (text).
 
     Solutions are reduced to their final answer: the text after GSM8K's `####`, or the last `\\boxed{}`. The order is
-    the source's. `question_id` is the id column's value, or a hash of the problem where there is none.
+    the source's. `question_id` is the id column's value, or a hash of the problem where there is none. A column
+    `solution` (text, None where a row has none) is there if any row has a worked solution: the solution column's text,
+    else the answer's where that is more than the final answer.
 
     Raises:
         DataError: for a missing column, an empty or non-text problem or answer, or a question id given twice; names
@@ -42,7 +44,8 @@ def load_questions(section: DataSection) -> Dataset:
         if left_out < allowed and _missing(row.get(section.answer)):
             left_out += 1
             continue
-        answer = _final_answer(_text(where, row, section.answer, "answer"))
+        written = _text(where, row, section.answer, "answer")
+        answer = _final_answer(written)
         if not answer:
             raise DataError(f"{where}: column '{section.answer}': no final answer in it")
         question = _question_id(where, row, section, problem)
@@ -52,13 +55,20 @@ def load_questions(section: DataSection) -> Dataset:
             raise DataError(_twice(where, question, seen[question], _has_id(row, section)))
         seen[question] = where
         questions.append(
-            {"question_id": question, "prompt": render(problem, section.style), "problem": problem, "answer": answer}
+            {
+                "question_id": question,
+                "prompt": render(problem, section.style),
+                "problem": problem,
+                "answer": answer,
+                "solution": _solution(where, row, section, written, answer),
+            }
         )
     if not questions:
         raise DataError(f"data.name: '{section.name}' has no rows")
     if left_out:
         print(f"r3bench: {section.name}: left out {left_out} rows without an answer", file=sys.stderr, flush=True)
-    return Dataset.from_list(questions)
+    found = Dataset.from_list(questions)
+    return found if any(row["solution"] for row in questions) else found.remove_columns("solution")
 
 
 def _check_columns(where: str, row: dict[str, Any], section: DataSection) -> None:
@@ -66,6 +76,8 @@ def _check_columns(where: str, row: dict[str, Any], section: DataSection) -> Non
     needed = {"problem": section.problem, "answer": section.answer}
     if section.id is not None and section.id != DataSection().id:
         needed["id"] = section.id
+    if section.solution is not None and section.solution != DataSection().solution:
+        needed["solution"] = section.solution
     for key, column in needed.items():
         if column not in row:
             raise DataError(f"{where}: data.{key}: no column '{column}'{nearest(column, map(str, row))}")
@@ -96,6 +108,18 @@ def _text(where: str, row: dict[str, Any], column: str, what: str) -> str:
     except UnicodeEncodeError as error:
         raise DataError(f"{where}: column '{column}': holds a lone surrogate, which is no valid text") from error
     return value.strip()
+
+
+def _solution(where: str, row: dict[str, Any], section: DataSection, written: str, answer: str) -> str | None:
+    """The worked solution of a row; only a column that the recipe names is an error when it does not hold text."""
+    if section.solution is None:
+        return None
+    value = row.get(section.solution)
+    named = section.solution != DataSection().solution
+    if not _missing(value) and (named or isinstance(value, str)):
+        text = _text(where, row, section.solution, "solution")
+        return text if text != answer else None
+    return written if written != answer else None
 
 
 def _final_answer(text: str) -> str:

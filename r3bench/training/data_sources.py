@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -65,6 +66,7 @@ KNOWN = {
 EVALUATION = (
     "aime24", "aime25", "aime26", "amc", "amc23", "amc_2022_2023", "math500", "minerva", "olympiadbench", "gsm8k_test",
 )  # fmt: skip
+OPERATION = re.compile(r"(add|subtract) (\d+)")  # in a generated question
 OFFLINE = "the hub can't be reached (or HF_HUB_OFFLINE is set)"
 
 
@@ -119,7 +121,14 @@ def _embedded(section: DataSection) -> Iterator[Row]:
         raise DataError(f"data.{key}: got '{value}', expected {expected} for '{section.name}'")
     split: embedded.Split = "train" if section.split == "train" else "validation"
     drawn = embedded.questions(split, embedded.CAPS[section.name], section.limit)
-    return ((f"{section.name} row {number}", dict(row)) for number, row in enumerate(drawn, 1))
+    return ((f"{section.name} row {number}", {**row, **_worked(row)}) for number, row in enumerate(drawn, 1))
+
+
+def _worked(row: dict[str, str]) -> dict[str, str]:
+    """The worked solution of a generated question, in the words the embedded model was warmed up with."""
+    changes = tuple(int(n) if verb == "add" else -int(n) for verb, n in OPERATION.findall(row["problem"]))
+    chain = embedded.Chain(int(row["answer"]) - sum(changes), changes)
+    return {"solution": f"{chain.working} Answer: \\boxed{{{chain.answer}}}"}
 
 
 def _known(section: DataSection, known: KnownSet) -> tuple[Iterator[Row], DataSection, KnownSet]:

@@ -2,42 +2,30 @@
 
 Every rank calls the same methods in the same order. One exchange brings the summaries of a batch's questions to all
 ranks, a second one the tokens of the trajectories that were picked, so a rank only ever holds its share of the store.
+Every rank knows the name, length and step of all that is stored (some 300 bytes each, no tokens), so that the bounds
+drop the same trajectories whatever the number of ranks.
 """
 
 import dataclasses
 import hashlib
 import math
+import sys
 import zlib
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from r3bench.training.component import Step, Summary, Trajectory
+from r3bench.config.sections import HistoryBounds
+from r3bench.training.component import Group, Step, Summary, Trajectory
+
+__all__ = ["HistoryBounds", "HistoryView", "TrajectoryHistory", "owner", "trajectories_of"]
 
 PEAK_SHARE = 0.2  # tokens behind Summary.entropy_peak
 
 Gather = Callable[[list[Any]], list[Any]]  # one list per rank -> all their items in rank order, on every rank
 Key = tuple[str, int]  # (question, serial)
-
-
-@dataclass(frozen=True)
-class HistoryBounds:
-    """How much is kept; the oldest goes first."""
-
-    per_question: int = 32  # trajectories per question
-    max_tokens: int = 500_000_000  # completion tokens over all ranks, about 8 bytes each
-    max_age: int | None = None  # optimiser steps after which a trajectory is dropped; null: never
-
-    def __post_init__(self) -> None:
-        if self.per_question < 1:
-            raise ValueError(f"per_question: got {self.per_question}, expected at least 1")
-        if self.max_tokens < 1:
-            raise ValueError(f"max_tokens: got {self.max_tokens}, expected at least 1")
-        if self.max_age is not None and self.max_age < 1:
-            raise ValueError(f"max_age: got {self.max_age}, expected at least 1 step or null")
 
 
 def owner(question: str, ranks: int) -> int:
@@ -52,10 +40,12 @@ class TrajectoryHistory:
         self.bounds = bounds
         self.rank, self.ranks = rank, ranks
         self._gather: Gather = gather if gather is not None and ranks > 1 else lambda items: items
-        self._items: OrderedDict[Key, Trajectory] = OrderedDict()  # oldest first
+        self._items: dict[Key, Trajectory] = {}  # what this rank owns
+        # Of all ranks' trajectories, the same on every rank:
+        self._index: OrderedDict[Key, tuple[int, int]] = OrderedDict()  # (length, step), oldest first
         self._of: dict[str, list[int]] = {}  # question -> serials, oldest first
         self._next: dict[str, int] = {}  # question -> next serial
-        self.tokens = 0  # completion tokens in this share
+        self.tokens = 0  # completion tokens over all ranks
 
     def __len__(self) -> int:
         return len(self._items)
@@ -63,30 +53,34 @@ class TrajectoryHistory:
     def insert(self, trajectories: Sequence[Trajectory], step: int) -> None:
         """Store those trajectories that this rank owns (every rank passes all of them), then apply the bounds."""
         for trajectory in trajectories:
-            question = trajectory.summary.question
-            if owner(question, self.ranks) != self.rank:
-                continue
+            question = sys.intern(trajectory.summary.question)  # one text for all its rows
             serial = self._next.get(question, 0)
             self._next[question] = serial + 1
             summary = dataclasses.replace(trajectory.summary, serial=serial)
-            self._items[question, serial] = dataclasses.replace(trajectory, summary=summary)
-            self._of.setdefault(question, []).append(serial)
-            self.tokens += summary.length
+            self._add(dataclasses.replace(trajectory, summary=summary))
             if len(self._of[question]) > self.bounds.per_question:
                 self._drop((question, self._of[question][0]))
         self._expire(step)
 
+    def _add(self, trajectory: Trajectory) -> None:
+        summary = trajectory.summary
+        self._index[summary.question, summary.serial] = (summary.length, summary.step)
+        self._of.setdefault(summary.question, []).append(summary.serial)
+        self.tokens += summary.length
+        if owner(summary.question, self.ranks) == self.rank:
+            self._items[summary.question, summary.serial] = trajectory
+
     def _expire(self, step: int) -> None:
-        share = self.bounds.max_tokens // self.ranks
-        while self._items:
-            key, oldest = next(iter(self._items.items()))
-            too_old = self.bounds.max_age is not None and step - oldest.summary.step > self.bounds.max_age
-            if self.tokens <= share and not too_old:
+        while self._index:
+            key, (_, sampled) = next(iter(self._index.items()))
+            too_old = self.bounds.max_age is not None and step - sampled > self.bounds.max_age
+            if self.tokens <= self.bounds.max_tokens and not too_old:
                 return
             self._drop(key)
 
     def _drop(self, key: Key) -> None:
-        self.tokens -= self._items.pop(key).summary.length
+        self.tokens -= self._index.pop(key)[0]
+        self._items.pop(key, None)
         serials = self._of[key[0]]
         serials.remove(key[1])
         if not serials:
@@ -95,7 +89,8 @@ class TrajectoryHistory:
     def open(self, questions: Sequence[str]) -> "HistoryView":
         """Summaries of `questions` (the same list on every rank) for one step. Collective."""
         wanted = list(dict.fromkeys(questions))
-        local = [(q, [self._items[q, s].summary for s in self._of[q]]) for q in wanted if q in self._of]
+        mine = [q for q in wanted if q in self._of and owner(q, self.ranks) == self.rank]
+        local = [(q, [self._items[q, s].summary for s in self._of[q]]) for q in mine]
         return HistoryView(self, dict(self._gather(local)))
 
     def fetch(self, keys: Sequence[Key]) -> list[Trajectory]:
@@ -112,39 +107,40 @@ class TrajectoryHistory:
 
     def state(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         """This share as flat arrays and JSON-ready metadata."""
-        items = list(self._items.values())
+        places = [(place, self._items[key]) for place, key in enumerate(self._index) if key in self._items]
+        items = [trajectory for _, trajectory in places]
         empty_ids, empty_logprobs = [np.zeros(0, np.int32)], [np.zeros(0, np.float32)]
         arrays = {
             "completion_ids": np.concatenate([t.completion_ids for t in items] or empty_ids),
             "logprobs": np.concatenate([t.logprobs for t in items] or empty_logprobs),
         }
-        rows = [[*dataclasses.astuple(t.summary), t.prefix] for t in items]
-        return arrays, {"rows": _nan_to_none(rows), "next": self._next}
+        rows = [[*dataclasses.astuple(t.summary), t.prefix, place] for place, t in places]
+        numbers = {q: n for q, n in self._next.items() if owner(q, self.ranks) == self.rank}
+        return arrays, {"rows": _nan_to_none(rows), "next": numbers}
 
     def load(self, shares: Sequence[tuple[dict[str, np.ndarray], dict[str, Any]]]) -> None:
         """Take over what this rank owns from all saved shares, whatever number of ranks wrote them."""
         self._items.clear()
+        self._index.clear()
         self._of.clear()
         self._next.clear()
         self.tokens = 0
-        loaded: list[Trajectory] = []
+        loaded: list[tuple[int, Trajectory]] = []
         for arrays, metadata in shares:
-            self._next.update({q: n for q, n in metadata["next"].items() if owner(q, self.ranks) == self.rank})
+            self._next.update({sys.intern(q): n for q, n in metadata["next"].items()})
             start = 0
-            for *values, prefix in metadata["rows"]:
+            for question, *values, prefix, place in metadata["rows"]:
                 fields: list[Any] = [math.nan if value is None else value for value in values]
-                summary = Summary(*fields)
+                summary = Summary(sys.intern(question), *fields)
                 end = start + summary.length
-                if owner(summary.question, self.ranks) == self.rank:
-                    ids, logprobs = arrays["completion_ids"][start:end].copy(), arrays["logprobs"][start:end].copy()
-                    loaded.append(Trajectory(summary, ids, logprobs, prefix))
+                ids, logprobs = arrays["completion_ids"][start:end], arrays["logprobs"][start:end]
+                if owner(question, self.ranks) == self.rank:
+                    ids, logprobs = ids.copy(), logprobs.copy()
+                loaded.append((place, Trajectory(summary, ids, logprobs, prefix)))
                 start = end
         # Oldest first over all shares, so that a bound drops the same trajectories as before the restart.
-        for trajectory in sorted(loaded, key=lambda t: t.summary.step):
-            summary = trajectory.summary
-            self._items[summary.question, summary.serial] = trajectory
-            self._of.setdefault(summary.question, []).append(summary.serial)
-            self.tokens += summary.length
+        for _, trajectory in sorted(loaded, key=lambda pair: pair[0]):
+            self._add(trajectory)
 
 
 class HistoryView:
@@ -176,11 +172,16 @@ def _nan_to_none(rows: list[list[Any]]) -> list[list[Any]]:
 def trajectories_of(step: Step) -> list[Trajectory]:
     """Every row of a batch as a trajectory; the history numbers them on `insert`.
 
-    Appended groups lie at the end of each rank's rows, so the groups' own order depends on the number of ranks; by
-    provenance a question's groups come in an order that doesn't.
+    Appended groups lie at the end of each rank's rows, so the groups' own order depends on the number of ranks; fresh
+    ones first and the others by provenance and question is an order that doesn't.
     """
+
+    def place(group: Group) -> tuple[bool, str, str]:
+        planned = group.provenance != "fresh"
+        return planned, group.provenance, group.question if planned else ""
+
     rows = []
-    for group in sorted(step.groups, key=lambda group: (group.provenance != "fresh", group.provenance)):
+    for group in sorted(step.groups, key=place):
         for i in range(len(group.rows)):
             entropies = np.sort(group.entropies[i])[::-1]
             peak = entropies[: max(1, int(PEAK_SHARE * len(entropies)))]

@@ -89,7 +89,7 @@ def test_an_empty_response_neither_dominates_nor_is_dominated():
 
 def ranked(settings, groups, entropies, memory=None, number=10):
     component = make("ranking", settings)
-    component.plan(step(groups, memory, number))
+    component.step = step(groups, memory, number)
     wanted = component.entropy_rows(groups)
     rewards = component.score(groups, {row: entropies[row] for row in wanted})
     return rewards, wanted, component
@@ -153,7 +153,7 @@ def test_random_ranks_are_fresh_in_every_step():
     component = make("ranking", "random")
     orders = set()
     for number in range(20):
-        component.plan(step(groups, number=number))
+        component.step = step(groups, number=number)
         orders.add(tuple(component.score(groups, {}).values()))
     assert len(orders) > 5
 
@@ -171,6 +171,14 @@ def test_no_history_only_ranks_questions_without_a_stored_right_answer():
     rewards, _, component = ranked({"when": "no_history", "peak_fraction": 0.1}, groups, ENTROPIES, memory)
     assert sorted(rewards) == [4, 5, 6, 7]
     assert component.uses_history and not make("ranking").uses_history
+
+
+def test_no_history_asks_the_batch_at_hand_not_the_one_that_was_planned():
+    component = make("ranking", {"when": "no_history", "scope": "failed"})
+    groups = [group(0, [0] * 4)]
+    component.plan(step([group(0, [0] * 4, question="other")]))
+    component.step = step(groups, Memory(stored("q0", 0, True)))
+    assert component.score(groups, ENTROPIES) == {}
 
 
 def test_unanchored_weight_scales_ranked_all_wrong_groups_without_historic_rows():

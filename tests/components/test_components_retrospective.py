@@ -267,6 +267,24 @@ def test_canonical_prefixes_do_not_give_the_answer_away():
     assert component.take_counts()["retrospective/questions_without_solution"] == 1
 
 
+def test_canonical_prefixes_leave_room_below_the_cap():
+    columns = {"answer": "12", "solution": " ".join(["and then"] * 300)}
+    for cuts in ("paragraphs", "grid"):
+        component = make("retrospective", {"source": "canonical", "value": "random", "cuts": cuts, "spacing": 10})
+        for number in range(20):
+            component.observe(step([answers([0] * 4, columns=columns)], number=number))
+        lengths = {len(state.prefix) for state in component.states["q0"]}
+        assert lengths and max(lengths) <= 0.7 * 64
+
+
+@pytest.mark.parametrize("source", ["canonical", "both"])
+def test_canonical_without_any_solution_is_an_error_at_the_first_plan(source):
+    component = make("retrospective", {"source": source, "value": "random"})
+    with pytest.raises(ConfigError, match=r"retrospective\.source: got '\w+'.*data\.solution"):
+        component.plan(step([answers([0] * 4, columns={"answer": "12"})]))
+    component.plan(step([answers([0] * 4, columns={"answer": "12", "solution": None})]))
+
+
 def value_step(component, number, rng, right=4):
     """A batch whose hidden states tell right answers from wrong ones at the second cut only."""
     groups = []

@@ -140,6 +140,37 @@ def test_exgrpo_does_not_start_below_its_success_rate():
 @pytest.mark.parametrize(
     ("name", "settings"),
     [
+        ("replay", {}), ("rescue", {}), ("repo", {"window": 4, "min_stored": 4, "rows": 4}), ("exgrpo", {}),
+        ("reflection", {"gradient": "reattach"}),
+    ],
+)  # fmt: skip
+def test_groups_an_earlier_component_mixed_are_left_alone_and_are_no_evidence(name, settings):
+    rows = [stored(f"q{g}", s, s < 2, epoch=0) for g in range(2) for s in range(4)]
+    rows += [stored(f"q{g}", 9, True, provenance="reflection") for g in range(2)]
+    groups = [group(i, [0] * 4) for i in range(2)]
+    component = make(name, settings)
+    component._planned = frozenset({"q0", "q1"})  # exgrpo's
+    assert {mixture.group for mixture in component.mix(step(groups, Memory(*rows)))} == {0, 1}
+    component.take_counts()
+    assert [mixture.group for mixture in component.mix(step(groups, Memory(*rows), taken=frozenset({1})))] == [0]
+    assert component.take_counts()[f"{name}/groups_taken"] == 1
+    assert component.mix(step(groups, Memory(*rows), taken=frozenset({0, 1}))) == []
+    counts = component.take_counts()
+    assert counts == {f"{name}/groups_taken": 2} and not component.acted(counts)
+
+
+def test_repo_needs_a_history_that_keeps_enough():
+    settings = {"min_stored": 20, "window": 40}
+    parse_recipe({"components": {"repo": settings}}, "recipe")
+    with pytest.raises(ConfigError, match=r"repo\.min_stored: got 20, but the history keeps 8"):
+        parse_recipe({"components": {"repo": settings}, "history": {"per_question": 8}}, "recipe")
+    with pytest.raises(ConfigError, match=r"repo\.min_stored: got 40, but the history keeps 32"):
+        parse_recipe({"components": {"repo": {**settings, "min_stored": 40}}}, "recipe")
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
         ("dynamic_sampling", {"max_rounds": -1}), ("rescue", {"weight": "some"}), ("repo", {"min_stored": 17}),
         ("repo", {"rows": 0}), ("exgrpo", {"share": 0}), ("exgrpo", {"spread": 0}), ("rescue", {"ratio_max": 0}),
     ],

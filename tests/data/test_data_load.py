@@ -1,5 +1,7 @@
 """`load_questions`: known sets, files, hub sets, and what is refused."""
 
+import dataclasses
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,7 +19,7 @@ TWO = [{"id": "a", "problem": "1+1?", "answer": "2"}, {"id": "b", "problem": "1+
 
 def test_embedded_sets() -> None:
     small = load_questions(DataSection(limit=3))
-    assert small.column_names == ["question_id", "prompt", "problem", "answer"]
+    assert small.column_names == ["question_id", "prompt", "problem", "answer", "solution"]
     assert small["question_id"][:] == [f"embedded-9-train-{n:04d}" for n in range(3)]
     assert small[0]["prompt"][0]["content"].startswith(small[0]["problem"])
     assert len(load_questions(DataSection(name="embedded-20", split="validation"))) == 200
@@ -90,6 +92,40 @@ def test_deepscaler_leaves_out_its_six_unanswered_rows(
     hub.rows = [*rows, {"problem": "p13", "answer": None}]
     with pytest.raises(DataError, match=r"DeepScaleR-Preview-Dataset row 14: column 'answer': the answer is empty"):
         load_questions(DataSection(name="deepscaler"))
+
+
+def test_generated_questions_bring_their_working() -> None:
+    for name in ("embedded", "embedded-20"):
+        for row in load_questions(DataSection(name=name, limit=50)):
+            *equations, mark, box = row["solution"].split()
+            value, *operands = map(int, re.findall(r"\d+", row["problem"]))
+            assert (mark, box) == ("Answer:", f"\\boxed{{{row['answer']}}}") and len(equations) == len(operands)
+            for equation, verb, operand in zip(equations, re.findall("add|sub", row["problem"]), operands, strict=True):
+                result = value + operand if verb == "add" else value - operand
+                assert equation == f"{value}{'+' if verb == 'add' else '-'}{operand}={result}"
+                value = result
+
+
+@pytest.mark.usefixtures("no_local_data")
+def test_solutions_are_kept_where_the_data_have_them(monkeypatch: pytest.MonkeyPatch, jsonl: Jsonl) -> None:
+    worked = "He has 5*2=10 apples.\n#### 10"
+    Hub(monkeypatch, [{"question": "How many?", "answer": worked}])
+    assert load_questions(DataSection(name="gsm8k"))["solution"][:] == [worked]
+    Hub(monkeypatch, [{"problem": "p", "solution": r"First, $2 \cdot 3$. So \boxed{6}."}])
+    loaded = load_questions(DataSection(name="math"))
+    assert loaded[0]["answer"] == "6" and loaded[0]["solution"] == r"First, $2 \cdot 3$. So \boxed{6}."
+    Hub(monkeypatch, [{"prompt": "p", "solution": "34"}])  # a column of that name that holds final answers
+    assert "solution" not in load_questions(DataSection(name="dapo")).column_names
+
+    rows = [{"problem": "p", "answer": "1", "solution": "so 1", "how": 3}, {"problem": "q", "answer": "2"}]
+    assert load_questions(jsonl(rows))["solution"][:] == ["so 1", None]
+    assert "solution" not in load_questions(jsonl(TWO)).column_names
+    assert "solution" not in load_questions(dataclasses.replace(jsonl(rows), solution=None)).column_names
+    assert load_questions(dataclasses.replace(jsonl(rows), solution="how"))["solution"][:] == ["3", None]
+    with pytest.raises(DataError, match=r"data\.solution: no column 'hw'; did you mean 'how'"):
+        load_questions(dataclasses.replace(jsonl(rows), solution="hw"))
+    odd = [{**rows[0], "solution": ["a", "list"]}]  # nobody asked for it
+    assert "solution" not in load_questions(jsonl(odd)).column_names
 
 
 def test_any_hub_set_with_named_columns(monkeypatch: pytest.MonkeyPatch) -> None:
