@@ -72,8 +72,9 @@ def plan(
     power: Annotated[float, typer.Option(metavar="P", help="Chance of finding an effect of the printed size.")] = 0.8,
     gpus: Annotated[int | None, typer.Option(metavar="N", help="GPUs of a run; default: the grid's, or 1.")] = None,
     strategy: Annotated[
-        str, typer.Option(metavar="NAME", help="How a model is spread over them: ddp, fsdp2, zero2, zero3.")
-    ] = "ddp",
+        str | None,
+        typer.Option(metavar="NAME", help="How a model is spread over them: ddp, fsdp2, zero2, zero3; as --gpus."),
+    ] = None,
     runs: Runs = RUNS,
     as_json: Json = False,
 ) -> None:
@@ -91,7 +92,7 @@ def plan(
         data, text = recipe_plan(
             load_recipe(grid),
             gpus=1 if gpus is None else gpus,
-            strategy=strategy,  # type: ignore[arg-type]
+            strategy=strategy or "ddp",  # type: ignore[arg-type]
             mean_length=mean_length,
             tokens_per_second=tokens_per_second,
         )
@@ -101,17 +102,18 @@ def plan(
             typer.echo(text)
         return
     loaded = load_grid(grid)
-    if gpus is not None or strategy != "ddp":
+    if gpus is not None or strategy is not None:
         gpus = loaded.executor.gpus if gpus is None else gpus
+        strategy = strategy or (loaded.executor.strategy if gpus > 1 else "ddp")
         for cell in enumerate_cells(loaded)[0]:
             check_numbers(cell.recipe, gpus, 1, strategy)
-        loaded = dataclasses.replace(loaded, executor=dataclasses.replace(loaded.executor, gpus=gpus))
+        section = dataclasses.replace(loaded.executor, gpus=gpus, strategy=strategy)  # type: ignore[arg-type]
+        loaded = dataclasses.replace(loaded, executor=section)
     found = make_plan(
         loaded,
         effect=effect,
         assume=_assumptions(assume or []),
         from_study=study_folder(from_study, runs) if from_study else None,
-        strategy=strategy,  # type: ignore[arg-type]
         tokens_per_second=tokens_per_second,
         mean_length=mean_length,
         power=power,

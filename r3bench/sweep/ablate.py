@@ -12,8 +12,10 @@ from r3bench.sweep.cells import BASE_MODEL, enumerate_cells
 from r3bench.sweep.dispatcher import Dispatcher, Report, Runner
 from r3bench.sweep.executors import make_executor
 from r3bench.sweep.grid import Grid, load_grid
+from r3bench.sweep.local import gpu_ids
 from r3bench.sweep.lock import exclusive
 from r3bench.sweep.overlap import note_overlap, overlap_file
+from r3bench.sweep.strategy import check_numbers
 from r3bench.sweep.study import Study
 from r3bench.sweep.tuning import check_tuning, run_search, space_of, tuning_folder, winners
 from r3bench.sweep.tuning import job as tuning_job
@@ -61,6 +63,7 @@ def ablate(
         StateError: the folder belongs to another version of the grid, or can't be written.
     """
     opened = open_study(grid, runs, study)
+    _check_numbers(opened)
     for duplicate in opened.duplicates:
         say(f"{duplicate.name} s{duplicate.seed}: not run, {duplicate.reason}; {duplicate.same_as} stands for it")
     from r3bench.sweep.index import Index
@@ -82,6 +85,15 @@ def ablate(
         return report
     except OSError as error:  # a full or failing disk under the dispatcher's own files
         raise StateError(f"{error.filename or opened.root}: {error.strerror or error}") from error
+
+
+def _check_numbers(study: Study) -> None:
+    """Refuse cells whose batches can't be split over their GPUs, before anything is started."""
+    section = study.grid.executor
+    several = section.gpus > 1 and (section.kind in ("slurm", "ray") or bool(gpu_ids()))
+    for cell in study.cells if several else ():
+        if cell.factors != BASE_MODEL:
+            check_numbers(cell.recipe, section.gpus, 1, section.strategy)
 
 
 def tune(study: Study, executor: Executor, slots: int, search: Runner, say: Callable[[str], None]) -> None:

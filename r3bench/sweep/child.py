@@ -110,8 +110,11 @@ def main(arguments: list[str]) -> int:
     function, job_path, result_path, *rest = arguments
     work = json.loads(Path(job_path).read_text())
     if rest and int(rest[0]) > 1:
+        from r3bench.sweep.strategy import rank_environment
+
         die_with_parent()  # kept across exec
         redirect(work)
+        os.environ.update(rank_environment(work.get("strategy", "ddp")))
         launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", rest[0]]
         os.execv(
             sys.executable,

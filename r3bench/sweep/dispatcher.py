@@ -149,6 +149,7 @@ class Dispatcher:
             cell = self.todo.popleft()
             paths = self.study.paths(cell)
             work = job(cell.recipe, paths.root, cell.factors, counts(paths.root)["out_of_memory"])
+            work["strategy"] = self.study.grid.executor.strategy
             for watcher in self.watchers:
                 watcher.started(cell)
             before = _Running(cell, newest_change(paths), failures=len(failures(paths.root)))

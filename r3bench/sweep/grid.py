@@ -51,6 +51,7 @@ class ExecutorSection:
     kind: Literal["local", "slurm", "ray", "inline"] = "local"  # inline: in the dispatcher's own process, one by one
     slots: int | None = None  # cells at a time; null: one per GPU group, without GPUs one per CPU core
     gpus: int = 1  # GPUs per cell, where there are any; more than one runs under torchrun
+    strategy: Literal["ddp", "fsdp2", "zero2", "zero3"] = "ddp"  # how a model is spread over a cell's GPUs
     options: dict[str, Any] = field(default_factory=dict)  # slurm: submitit parameters; ray: remote() options
 
     def __post_init__(self) -> None:
@@ -58,6 +59,8 @@ class ExecutorSection:
             raise ValueError(f"slots: got {self.slots}, expected at least 1 or null")
         if self.gpus < 1:
             raise ValueError(f"gpus: got {self.gpus}, expected at least 1")
+        if self.strategy != "ddp" and self.gpus == 1:
+            raise ValueError(f"strategy: {self.strategy} splits a model over processes, expected gpus of 2 or more")
 
 
 @dataclass(frozen=True)

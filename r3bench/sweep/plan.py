@@ -20,7 +20,6 @@ from r3bench.sweep.design import aliases
 from r3bench.sweep.grid import Grid, factors_of
 from r3bench.sweep.local import gpu_ids
 from r3bench.sweep.memory import memory_text
-from r3bench.sweep.strategy import Strategy
 
 WITHIN = {"aime": 0.10, "amc": 0.12, "math500": 0.08}  # mean p(1-p) by the start of a task's name
 DEFAULT_WITHIN = 0.12
@@ -78,7 +77,6 @@ def plan(
     effect: float | None = None,
     assume: Mapping[str, float] | None = None,
     from_study: Path | None = None,
-    strategy: Strategy = "ddp",
     tokens_per_second: float | None = None,
     mean_length: float = 0.5,
     power: float = 0.8,
@@ -90,7 +88,6 @@ def plan(
         effect: an effect (in accuracy, 0.02 is two points) the user hopes to see; adds a warning or an all-clear.
         assume: fields of `VarianceAssumptions` to set.
         from_study: a finished study to estimate the assumptions and the token counts from.
-        strategy: how a model is spread over the GPUs of a run.
         tokens_per_second: measured rate of one device, training included.
         mean_length: response length as a share of the cap.
         power: probability of finding an effect of the printed size.
@@ -153,7 +150,7 @@ def plan(
         warnings=warnings,
         mean_length=mean_length,
         power=power,
-        memory=memory_text(trained[0].recipe, processes=processes, strategy=strategy),
+        memory=memory_text(trained[0].recipe, processes=processes, strategy=grid.executor.strategy),
     )
 
 

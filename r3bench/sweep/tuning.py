@@ -85,6 +85,7 @@ def job(grid: Grid, recipe: Recipe, root: Path) -> dict[str, Any]:
         "directory": str(tuning_folder(root, recipe.name).absolute()),
         "recipe": resolved(recipe),
         "tuning": plain(grid.tuning),
+        "strategy": grid.executor.strategy,
     }
 
 

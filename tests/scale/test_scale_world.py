@@ -1,8 +1,12 @@
 """Numbers that don't fit the number of processes are refused at once; the strategies are accelerate's own."""
 
+import json
+import os
 import re
+import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from accelerate.commands.launch import _validate_launch_command, launch_command_parser
@@ -116,7 +120,31 @@ def test_the_variables_are_accelerates(name: str) -> None:
 
 
 def test_the_check_loads_no_torch() -> None:
-    import subprocess
-
     code = "import sys, r3bench.sweep.launch; print('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "False\n"  # noqa: PLW1510
+
+
+def test_a_grids_cells_are_checked_before_anything_starts(
+    r3bench: Callable[..., Result], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2")
+    grid = "recipe: quickstart\nset: {{{}}}\nfactors: {{replay: [off, on]}}\nseeds: [0]\nexecutor: {{gpus: {}, {}}}\n"
+    (folder / "odd.yaml").write_text(grid.format("trainer.per_device_train_batch_size: 2", 3, "kind: local"))
+    refused = r3bench("ablate", "odd.yaml")
+    assert (refused.exit_code, refused.stderr.count("\n")) == (2, 1)
+    assert "can't be cut into groups of num_generations 8; nearest that works: " in refused.stderr
+    assert not (folder / "runs").exists()
+    (folder / "one.yaml").write_text(grid.format("", 1, "strategy: fsdp2"))
+    assert "splits a model over processes" in r3bench("validate", "one.yaml").stderr
+
+
+def test_a_cell_is_started_with_its_strategy(folder: Path) -> None:
+    """`child` under torchrun sees what accelerate reads, from the job that the dispatcher wrote."""
+    (folder / "job.json").write_text(json.dumps({"directory": str(folder), "strategy": "fsdp2"}))
+    (folder / "probe_child.py").write_text("import os\ndef look(work): return dict(os.environ)\n")
+    command = [sys.executable, "-m", "r3bench.sweep.child", "probe_child:look", "job.json", "result.json", "2"]
+    done = subprocess.run(command, env={**os.environ, "PYTHONPATH": str(folder)}, check=False)
+    assert done.returncode == 0, (folder / "log.txt").read_text()
+    seen = json.loads((folder / "result.json").read_text())["result"]
+    assert seen["WORLD_SIZE"] == "2"
+    assert strategy.variables("fsdp2").items() <= seen.items()
