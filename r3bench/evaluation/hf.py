@@ -6,7 +6,6 @@ of floating-point sums, so it is repeated exactly when its batch is (same shard,
 """
 
 import contextlib
-import hashlib
 import inspect
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -15,6 +14,8 @@ from typing import Any
 import torch
 
 from r3bench.errors import ConfigError, Diverged
+from r3bench.evaluation import fingerprint
+from r3bench.evaluation.chat import ChatModel
 from r3bench.evaluation.sampling import Completion, Draw, Sampling, Stream
 
 NUCLEUS = 512  # likeliest tokens looked at first for top-p; the whole vocabulary is sorted only if they don't suffice
@@ -49,7 +50,7 @@ def choose(logits: torch.Tensor, uniforms: torch.Tensor, temperature: float, top
     return chosen[:, 0]
 
 
-class HFBackend:
+class HFBackend(ChatModel):
     """Samples from a causal language model and its tokenizer.
 
     Args:
@@ -63,7 +64,7 @@ class HFBackend:
     def __init__(self, model: Any, tokenizer: Any, batch_size: int) -> None:
         self.model, self.tokenizer, self.batch_size = model, tokenizer, batch_size
         self.ends = end_tokens(model, tokenizer)
-        self.fingerprint = fingerprint(model)
+        self.fingerprint = fingerprint.of_model(model)
         base = model.get_base_model() if hasattr(model, "get_base_model") else model  # adapters hide the signature
         known = inspect.signature(base.forward).parameters
         self._cache_name = "cache" if "cache" in known else "past_key_values"  # transformers is renaming it
@@ -87,21 +88,10 @@ class HFBackend:
             raise ConfigError(f"model '{name}': can't be loaded: {str(error).splitlines()[0]}") from error
         return cls(model.to(device), tokenizer, batch_size)
 
-    @property
-    def template(self) -> str | None:
-        """The tokenizer's chat template."""
-        return getattr(self.tokenizer, "chat_template", None)
-
-    def chat(self, messages: Sequence[dict[str, str]]) -> str:
-        """See `Backend.chat`."""
-        if self.template is None:
-            return messages[-1]["content"]
-        return str(self.tokenizer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=True))
-
     def generate(self, draws: Sequence[Draw], sampling: Sampling, progress: Callable[[int], None]) -> list[Completion]:
         """See `Backend.generate`."""
-        prompts = {draw.prompt: self._encode(draw.prompt) for draw in draws}
-        self._check_length(max(map(len, prompts.values()), default=0), sampling)
+        prompts = {draw.prompt: self.encode(draw.prompt) or [self.ends[0]] for draw in draws}
+        self.check_length(max(map(len, prompts.values()), default=0), sampling)
         order = sorted(range(len(draws)), key=lambda i: (len(prompts[draws[i].prompt]), draws[i].question, i))
         done: dict[int, Completion] = {}
         with evaluating(self.model):
@@ -111,18 +101,6 @@ class HFBackend:
                 done.update(zip(rows, batch, strict=True))
                 progress(len(rows))
         return [done[i] for i in range(len(draws))]
-
-    def _encode(self, prompt: str) -> list[int]:
-        # a chat template writes its special tokens itself
-        ids = self.tokenizer(text=prompt, add_special_tokens=self.template is None)["input_ids"]
-        return list(ids) or [self.ends[0]]
-
-    def _check_length(self, longest: int, sampling: Sampling) -> None:
-        if self.context is not None and longest + sampling.max_tokens > self.context:
-            raise ConfigError(
-                f"eval.max_tokens: {sampling.max_tokens} tokens after a prompt of {longest} exceed the model's context "
-                f"of {self.context}; expected at most {self.context - longest}"
-            )
 
     def _sample(self, draws: Sequence[Draw], prompts: dict[str, list[int]], sampling: Sampling) -> list[Completion]:
         try:
@@ -211,15 +189,6 @@ def end_tokens(model: Any, tokenizer: Any) -> list[int]:
     if not ids:
         raise ConfigError("the model has no end token: neither its generation config nor its tokenizer names one")
     return list(dict.fromkeys(ids))
-
-
-def fingerprint(model: Any) -> str:
-    """12 hex digits that change with the weights: names, shapes and the first numbers of every tensor."""
-    digest = hashlib.sha256()
-    for name, tensor in sorted(model.state_dict().items()):
-        head = tensor.detach().flatten()[:64].to("cpu", torch.float32)
-        digest.update(f"{name}{tuple(tensor.shape)}".encode() + head.numpy().tobytes())
-    return digest.hexdigest()[:12]
 
 
 @contextlib.contextmanager

@@ -8,7 +8,8 @@ import torch
 from scipy import stats
 
 from r3bench.errors import ConfigError, Diverged
-from r3bench.evaluation.hf import NUCLEUS, HFBackend, choose, end_tokens, fingerprint
+from r3bench.evaluation.fingerprint import of_model
+from r3bench.evaluation.hf import NUCLEUS, HFBackend, choose, end_tokens
 from r3bench.evaluation.sampling import Draw, Sampling, Stream, draw_seed
 from r3bench.training.embedded import questions
 
@@ -151,13 +152,13 @@ def test_too_little_memory_halves_the_batch(backend, monkeypatch):
 
 def test_the_fingerprint_follows_the_weights(loaded):
     model, _ = loaded
-    before = fingerprint(model)
-    assert before == fingerprint(model)
+    before = of_model(model)
+    assert before == of_model(model)
     weight = next(model.parameters())
     with torch.no_grad():
         weight[0, 0] += 1
     try:
-        assert fingerprint(model) != before
+        assert of_model(model) != before
     finally:
         with torch.no_grad():
             weight[0, 0] -= 1

@@ -11,7 +11,6 @@ from r3bench.config.sections import EvalSection
 from r3bench.errors import ConfigError
 from r3bench.evaluation import shards
 from r3bench.evaluation.driver import evaluate
-from r3bench.evaluation.vllm_offline import folder_fingerprint
 
 
 @pytest.fixture
@@ -66,15 +65,6 @@ def test_without_vllm(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "vllm", None)
     with pytest.raises(ConfigError, match=r"vLLM is not installed; pip install r3bench\[vllm\]"):
         evaluate("vllm:x", EvalSection(), tmp_path, default_max_tokens=8, quiet=True)
-
-
-def test_the_fingerprint_follows_the_files(model_path, tmp_path):
-    (tmp_path / "model.safetensors").write_bytes(b"abc")
-    first = folder_fingerprint(str(tmp_path))
-    (tmp_path / "model.safetensors").write_bytes(b"abd")
-    assert (
-        len({first, folder_fingerprint(str(tmp_path)), folder_fingerprint("org/a"), folder_fingerprint("org/b")}) == 4
-    )
 
 
 def test_from_the_command_line(calls, model_path, tmp_path):

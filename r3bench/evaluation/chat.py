@@ -1,0 +1,37 @@
+"""Prompts of a model whose tokenizer is at hand: chat template, token ids, room for the answer."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from r3bench.errors import ConfigError
+from r3bench.evaluation.sampling import Sampling
+
+
+class ChatModel:
+    """What backends that tokenize in this process share."""
+
+    tokenizer: Any
+    context: int | None  # tokens of prompt and answer together; None: not known
+
+    @property
+    def template(self) -> str | None:
+        """The tokenizer's chat template."""
+        return getattr(self.tokenizer, "chat_template", None)
+
+    def chat(self, messages: Sequence[dict[str, str]]) -> str:
+        """See `Backend.chat`."""
+        if self.template is None:
+            return messages[-1]["content"]
+        return str(self.tokenizer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=True))
+
+    def encode(self, prompt: str) -> list[int]:
+        """Token ids of a prompt; a chat template writes its special tokens itself."""
+        return list(self.tokenizer(text=prompt, add_special_tokens=self.template is None)["input_ids"])
+
+    def check_length(self, longest: int, sampling: Sampling) -> None:
+        """`ConfigError` if an answer at the cap after a prompt of `longest` tokens exceeds the context."""
+        if self.context is not None and longest + sampling.max_tokens > self.context:
+            raise ConfigError(
+                f"eval.max_tokens: {sampling.max_tokens} tokens after a prompt of {longest} exceed the model's context "
+                f"of {self.context}; expected at most {self.context - longest}"
+            )
