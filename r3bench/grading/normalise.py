@@ -32,7 +32,10 @@ _NOT_WORDS = frozenset(
     ("sin", "cos", "tan", "cot", "sec", "csc", "log", "exp", "sqrt", "max", "min", "inf", "infinity", "and", "mod")
 )
 _LETTER = re.compile(r"\(?([A-J])\)?")
-_LETTER_FIRST = re.compile(r"\(?([A-J])(?:\)\.?|[.:])(?:\s|[^\s]|$)")
+_LETTER_FIRST = re.compile(  # '(B) text', 'B. text', 'B: text'
+    r"\(?([A-J])(?:\)[.:]?|[.:](?=\s|$))"  # not 'B:C' or 'B.5'
+    r"(?!\s*[,;]?\s*\(?[A-J]\)?\s*(?:$|[,;(]))"  # nor a second letter: '(B)(C)', '(B), (C)'
+)
 _TEXT_UNIT = re.compile(r"(?<=\d)\s*\\(?:text|mathrm|mbox)\s*\{\s*[^{}\d]*\}(?:\^\{?\d\}?)?$")
 
 
