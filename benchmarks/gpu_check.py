@@ -1,0 +1,241 @@
+"""Does everything run on this machine's GPU, and what does it cost? Under 10 minutes on one GPU; prints one table.
+
+    python benchmarks/gpu_check.py                  # a random model of 0.36B parameters, nothing is downloaded
+    python benchmarks/gpu_check.py --model Qwen/Qwen2.5-1.5B-Instruct
+    python benchmarks/gpu_check.py --cpu            # the same code on the embedded model, to try it out
+
+Rows: TRL's own trainer, ours with everything off (expected: the same time and memory), each component alone, weights in
+float32 without autocast (the others are in bfloat16), generation by vLLM on the same GPU (where vllm is installed), and
+FSDP2 with an untied head (where there are two GPUs). Rewards are scripted, so that components act at once whatever the
+model answers. A row that fails says why, and the exit code is 1.
+"""
+
+import argparse
+import gc
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+import zlib
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
+
+import torch
+from transformers import AutoModelForCausalLM, PrinterCallback, Qwen2Config, TrainerCallback
+from transformers.utils import logging
+from trl import GRPOConfig, GRPOTrainer
+
+from r3bench import R3Config, R3Trainer, catalog
+from r3bench.config.sections import DataSection, ModelSection
+from r3bench.sweep.attempts import classify
+from r3bench.sweep.outcome import Outcome
+from r3bench.sweep.strategy import variables
+from r3bench.training.data import load_questions
+from r3bench.training.models import load_model
+
+NOW: dict[str, Any] = {  # settings that let a component act in the few steps there are
+    "ranking": {"scope": "failed"},
+    "reflection": {"warmup": 0, "max_share": 1.0},
+    "replay": {"warmup": 0, "truncated_negatives": True},
+    "repo": {"min_stored": 1},
+    "retrospective": {"value": "monte_carlo", "outcome": "any", "cuts": "grid", "gate_auc": 0.0},
+}
+ALONE = {"vllm": 1, "fsdp2": 2}  # rows in processes of their own, and how many
+GROUP = 8
+SIZES = {  # what a row trains on: rows, answer cap, questions
+    "gpu": {"rows": 16, "cap": 256, "questions": 4},
+    "cpu": {"rows": 16, "cap": 24, "questions": 4},
+}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the table."""
+
+    name: str
+    seconds: float | None = None  # median of a step, sampling included, without the first
+    gb: float | None = None  # peak of what was reserved on the GPU
+    tokens: float = 0.0  # mean answer
+    note: str = ""
+
+
+class Clock(TrainerCallback):
+    """Seconds of every optimiser step."""
+
+    def __init__(self) -> None:
+        self.seconds: list[float] = []
+
+    def on_step_begin(self, *_: Any, **__: Any) -> None:
+        _wait()
+        self._start = time.perf_counter()
+
+    def on_step_end(self, *_: Any, **__: Any) -> None:
+        _wait()
+        self.seconds.append(time.perf_counter() - self._start)
+
+
+def _wait() -> None:
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+
+
+def scripted(completion_ids: list[list[int]], question_id: list[str], trainer_state: Any, **_: Any) -> list[float]:
+    """All wrong in the first epoch; in the second half the questions all right, the others mixed; and so on."""
+    late = int(trainer_state.epoch or 0) % 2
+    rewards = []
+    for place, (ids, question) in enumerate(zip(completion_ids, question_id, strict=True)):
+        right = zlib.crc32(str(question).encode()) % 2 or (place + len(ids)) % 3 == 0
+        rewards.append(float(bool(late and right)))
+    return rewards
+
+
+def random_model(folder: Path) -> str:
+    """A Qwen2 of 0.36B random weights with an untied head and the embedded model's tokenizer."""
+    _, tokenizer = load_model(ModelSection())
+    config = Qwen2Config(
+        vocab_size=len(tokenizer), hidden_size=896, intermediate_size=4864, num_hidden_layers=24,
+        num_attention_heads=14, num_key_value_heads=2, max_position_embeddings=2048, tie_word_embeddings=False,
+        bos_token_id=tokenizer.bos_token_id, eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return str(folder)
+
+
+def measure(name: str, model_name: str, steps: int, cpu: bool) -> Row:
+    """Train `steps` steps after a first one and look at the clock and the memory."""
+    size = SIZES["cpu" if cpu else "gpu"]
+    full = cpu or name == "float32"
+    gc.collect()
+    if not cpu:
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+    with tempfile.TemporaryDirectory() as folder:
+        values: dict[str, Any] = {
+            "output_dir": folder, "max_steps": steps + 1, "per_device_train_batch_size": size["rows"],
+            "num_generations": GROUP, "max_completion_length": size["cap"], "learning_rate": 1e-6, "report_to": "none",
+            "save_strategy": "no", "disable_tqdm": True, "logging_steps": 1, "seed": 1, "bf16": not full,
+            "gradient_checkpointing": not cpu, "lr_scheduler_type": "constant",
+        }  # fmt: skip
+        if cpu:
+            values["use_cpu"] = True
+        if name == "vllm":
+            values |= {"use_vllm": True, "vllm_mode": "colocate", "vllm_gpu_memory_utilization": 0.3}
+        on = {name: NOW.get(name, True)} if name in catalog.component_names() else {}
+        model, tokenizer = load_model(ModelSection(name=model_name, dtype="float32" if full else "bfloat16"))
+        clock = Clock()
+        trainer = (GRPOTrainer if name == "stock" else R3Trainer)(
+            model=model, reward_funcs=scripted, processing_class=tokenizer, callbacks=[clock],
+            args=GRPOConfig(**values) if name == "stock" else R3Config(**values, components=on),
+            train_dataset=load_questions(DataSection(limit=size["questions"])),
+        )  # fmt: skip
+        trainer.remove_callback(PrinterCallback)
+        trainer.train()
+        lengths = [line["completions/mean_length"] for line in trainer.state.log_history if "loss" in line]
+    note = ""
+    if on:
+        note = "acted" if any(part.acted(trainer.evidence) for part in trainer.components) else "did not act"
+    return Row(
+        name=name,
+        seconds=statistics.median(clock.seconds[1:] or clock.seconds),
+        gb=None if cpu else torch.cuda.max_memory_reserved() / 1e9,
+        tokens=statistics.mean(lengths),
+        note=note,
+    )
+
+
+def alone(name: str, options: argparse.Namespace, model: str) -> Row:
+    """A row in a process of its own (an engine that can't be taken down again), or in several."""
+    ranks = ALONE[name]
+    if options.cpu or torch.cuda.device_count() < ranks:
+        return Row(name, note=f"not run: needs {ranks} GPU{'s' * (ranks > 1)}")
+    if name == "vllm" and find_spec("vllm") is None:
+        return Row(name, note="not run: vllm is not installed")
+    start = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
+    arguments = [__file__, "--model", model, "--steps", str(options.steps), "--inside", name]
+    environment = {**os.environ, **(variables("fsdp2") if name == "fsdp2" else {})}
+    done = subprocess.run(
+        [sys.executable, *start, *arguments], env=environment, capture_output=True, text=True, check=False
+    )
+    lines = [line for line in done.stdout.splitlines() if line.startswith('{"name"')]
+    if done.returncode or not lines:
+        reason = next((line for line in reversed(done.stderr.splitlines()) if "Error" in line), "no output")
+        return Row(name, note=f"failed: {reason.strip()[:200]}")
+    return Row(**json.loads(lines[0]))
+
+
+def table(rows: Sequence[Row]) -> str:
+    """The rows in columns, times also relative to TRL's own trainer."""
+    stock = next((row.seconds for row in rows if row.name == "stock" and row.seconds), None)
+    lines = [("", "s/step", "x stock", "peak GB", "tokens", "")]
+    for row in rows:
+        seconds = "-" if row.seconds is None else f"{row.seconds:.3f}"
+        times = f"{row.seconds / stock:.2f}" if row.seconds and stock else "-"
+        lines.append(
+            (row.name, seconds, times, "-" if row.gb is None else f"{row.gb:.2f}", f"{row.tokens:.0f}", row.note)
+        )
+    widths = [max(len(line[i]) for line in lines) for i in range(6)]
+
+    def cells(line: Sequence[str]) -> list[str]:
+        """Names and notes to the left, numbers to the right."""
+        placed = enumerate(zip(line, widths, strict=True))
+        return [cell.rjust(width) if 0 < i < 5 else cell.ljust(width) for i, (cell, width) in placed]
+
+    return "\n".join("  ".join(cells(line)).rstrip() for line in lines)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--cpu", action="store_true", help="on the embedded model, without a GPU")
+    parser.add_argument("--model", help="a folder or hub id; default: random weights")
+    parser.add_argument("--steps", type=int, default=4, help="timed steps of a row")
+    parser.add_argument("--only", help="rows, separated by commas; default: all")
+    parser.add_argument("--inside", help=argparse.SUPPRESS)  # the row of a process started by `alone`
+    options = parser.parse_args(arguments)
+    logging.disable_progress_bar()
+    warnings.filterwarnings("ignore", category=FutureWarning, module="transformers")
+    if not options.cpu and not torch.cuda.is_available():
+        print("gpu_check: no GPU is visible; --cpu tries the code out without one", file=sys.stderr)
+        return 2
+    if options.inside:
+        row = measure(options.inside, options.model, options.steps, cpu=False)
+        if int(os.environ.get("RANK", "0")) == 0:
+            print(json.dumps(asdict(row)), flush=True)
+        return 0
+    names = ["stock", "off", *catalog.component_names(), "float32", *ALONE]
+    if options.only:
+        unknown = set(options.only.split(",")) - set(names)
+        if unknown:
+            parser.error(f"--only: no row '{sorted(unknown)[0]}'; rows: {', '.join(names)}")
+        names = options.only.split(",")
+    rows = []
+    with tempfile.TemporaryDirectory() as folder:
+        model = options.model or ("embedded" if options.cpu else random_model(Path(folder, "model")))
+        for name in names:
+            with Outcome() as outcome:
+                outcome.value = (
+                    alone(name, options, model) if name in ALONE else measure(name, model, options.steps, options.cpu)
+                )
+            if outcome.error is not None:
+                outcome.value = Row(name, note=f"failed: {classify(outcome.error).message[:200]}")
+            rows.append(outcome.value)
+            print(f"{name}: {outcome.value.note or 'done'}", file=sys.stderr, flush=True)
+    device = "CPU" if options.cpu else torch.cuda.get_device_name()
+    print(f"{device}, {model if options.model or options.cpu else 'random weights'}, torch {torch.__version__}")
+    print(table(rows))
+    return int(any(row.note.startswith("failed") for row in rows))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
