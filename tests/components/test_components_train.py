@@ -8,6 +8,8 @@ from reference_components import mixed, serr
 from train_tools import batch_rows, groups_of, grpo, question_of, text_of, token_entropies, train
 from transformers import AutoModelForCausalLM
 
+from r3bench.errors import ConfigError
+
 EOS = 2
 
 
@@ -213,6 +215,43 @@ def test_rescue_swaps_in_a_right_answer_of_the_same_question(tiny_model, tmp_pat
             peers = [r for r in rows if r["number"] >= 0 and r["prompt"] == row["prompt"]]
             np.testing.assert_allclose([r["advantages"][0] for r in peers], own, atol=1e-5)
     assert trainer.evidence["rescue/rows"] == 6
+
+
+def test_a_group_that_replay_has_mixed_is_not_rescued_and_no_evidence_of_it(tiny_model, tmp_path):
+    components = {"replay": {"weight": "none"}, "rescue": True, "repo": {"window": 4, "min_stored": 4}}
+    trainer = train(tiny_model, tmp_path, components, turning)
+    old = sum(row["number"] < 0 for record in trainer.records for row in batch_rows(record))
+    assert old == trainer.evidence["replay/rows"] == 6
+    for name in ("rescue", "repo"):
+        assert trainer.evidence[f"{name}/groups_taken"] == 6 and not trainer.evidence.get(f"{name}/rows")
+    acted = {component.name: component.acted(trainer.evidence) for component in trainer.components}
+    assert acted == {"replay": True, "repo": False, "rescue": False}
+
+
+def test_ranking_knows_the_history_of_groups_that_were_sampled_again(tiny_model, tmp_path):
+    """Every question is solved once in the first epoch, so none is ranked later, whoever put it into the batch."""
+    components = {"dynamic_sampling": True, "ranking": {"when": "no_history", "scope": "failed"}}
+    trainer = train(tiny_model, tmp_path, components, turning)
+    assert trainer.evidence["dynamic_sampling/groups_dead"] > 0
+    assert trainer.evidence.get("ranking/groups", 0) == 0
+
+
+def test_the_ranking_reward_must_stay_below_a_weighted_right_answer(tmp_path):
+    from trainer_tools import arguments, questions
+
+    from r3bench import R3Trainer
+    from r3bench.config.load import parse_recipe
+
+    components = {"ranking": {"max_reward": 0.5}}
+    message = r"ranking\.max_reward: got 0\.5, expected below 0\.4"
+    with pytest.raises(ConfigError, match=message):
+        R3Trainer(
+            model="never loaded", reward_funcs=all_wrong, train_dataset=questions(2),
+            args=arguments(tmp_path, components=components, reward_weights=[0.4]),
+        )  # fmt: skip
+    with pytest.raises(ConfigError, match=message):
+        parse_recipe({"components": components, "trainer": {"reward_weights": [0.4]}}, "recipe")
+    parse_recipe({"components": components, "trainer": {"reward_weights": [0.6]}}, "recipe")
 
 
 def test_repo_joins_every_stored_answer_with_its_own_statistics(tiny_model, tmp_path):
