@@ -2,15 +2,18 @@
 
 import ast
 import dataclasses
+import hashlib
 import importlib
 import importlib.util
 import re
 import sys
 from dataclasses import dataclass
 from functools import cache
+from importlib.machinery import SourceFileLoader
 from importlib.resources import files
 from pathlib import Path
 from types import ModuleType
+from typing import NoReturn
 
 from r3bench.errors import ConfigError, nearest
 from r3bench.training.component import Component
@@ -168,11 +171,23 @@ def component(name: str, where: str = "components") -> type[Component]:
         raise ConfigError(
             f"{where}: no component '{name}' in ./components or among the shipped ones{nearest(name, known)}"
         )
-    return _component_class(name, known[name].resolve())
+    return _component_class(name, known[name].resolve(), component_source(name))
+
+
+def component_source(name: str) -> str | None:
+    """12 hex digits of a user's component file; None for a shipped one, which the package's commit covers."""
+    path = component_names().get(name)
+    if path is None or _is_shipped(path.resolve()):
+        return None
+    return hashlib.sha256(path.read_bytes()).hexdigest()[:12]
+
+
+def _is_shipped(path: Path) -> bool:
+    return path.parent == shipped("components").resolve()
 
 
 @cache
-def _component_class(name: str, path: Path) -> type[Component]:
+def _component_class(name: str, path: Path, _source: str | None) -> type[Component]:
     module = _load(name, path)
     for value in vars(module).values():
         if isinstance(value, type) and issubclass(value, Component) and value.__module__ == module.__name__:
@@ -185,11 +200,18 @@ def _component_class(name: str, path: Path) -> type[Component]:
     raise ConfigError(f"{path}: no Component subclass with name = '{name}'")
 
 
+class _Source(SourceFileLoader):
+    """Loads the text, never bytecode, which may be of an older text as long and of the same second."""
+
+    def path_stats(self, path: object) -> NoReturn:
+        raise OSError(f"{path}: no bytecode")
+
+
 def _load(name: str, path: Path) -> ModuleType:
-    if path.parent == shipped("components").resolve():
+    if _is_shipped(path):
         return importlib.import_module(f"r3bench.components.{name}")
     module_name = f"r3bench_user_components_{name}"
-    spec = importlib.util.spec_from_file_location(module_name, path)
+    spec = importlib.util.spec_from_file_location(module_name, path, loader=_Source(module_name, str(path)))
     if spec is None or spec.loader is None:
         raise ConfigError(f"{path}: can't be imported")
     module = importlib.util.module_from_spec(spec)

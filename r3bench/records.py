@@ -91,6 +91,7 @@ class TrainRecord:
     processes: int  # world size
     evidence: dict[str, float] = field(default_factory=dict)  # totals of the components' counters
     acted: dict[str, bool] = field(default_factory=dict)  # per component that was on: did it change anything
+    halvings: int = 0  # times the micro-batch was halved after running out of memory; rows per update stay the same
 
 
 @dataclass(frozen=True)
@@ -103,7 +104,7 @@ class RunRecord:
     seed: int
     factors: dict[str, str]  # factor -> level; empty outside a grid
     train: TrainRecord
-    eval: dict[str, dict[str, Any]]  # task -> summary (questions, samples, avg@k, pass@k, ...)
+    eval: dict[str, dict[str, Any]]  # task -> summary (questions, samples, avg@k, ..., settings it was measured under)
     commit: str | None  # git commit of the code, '+dirty' appended when changed
     started: str  # ISO 8601, UTC
     ended: str

@@ -4,7 +4,7 @@ import dataclasses
 import hashlib
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from r3bench import catalog
@@ -12,7 +12,7 @@ from r3bench.config.sections import DataSection, EvalSection, ModelSection, Reci
 from r3bench.config.strict import build, inside, plain, show
 from r3bench.config.trainer_fields import check_trainer, grpo_fields
 from r3bench.config.yaml_file import read_value, read_yaml
-from r3bench.errors import ConfigError, nearest
+from r3bench.errors import ConfigError, StateError, nearest
 
 SHORTHAND = {"model": "name", "data": "name"}  # `model: embedded` means `model: {name: embedded}`
 RUN_SECTIONS = (
@@ -23,9 +23,10 @@ RUN_SECTIONS = (
     "reward",
     "components",
     "history",
+    "sources",
     "seed",
 )  # what a run's identity depends on
-LATER = ("history", "data.solution")  # newer than some runs: at their default they leave the identity alone
+LATER = ("history", "sources", "data.solution")  # newer than some runs: at their default they leave the identity alone
 
 
 def apply_overrides(values: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
@@ -71,10 +72,12 @@ def parse_recipe(values: Mapping[str, Any], where: str) -> Recipe:
             raise ConfigError(f"{where}: {key}: unknown section{nearest(str(key), sections)}")
     values = {key: value for key, value in values.items() if value is not None or key not in sections}
     recipe = build(Recipe, values, where)
+    components = resolve_components(recipe.components, where)
     recipe = dataclasses.replace(
         recipe,
         trainer=check_trainer(recipe.trainer, inside(where, "trainer")),
-        components=resolve_components(recipe.components, where),
+        components=components,
+        sources=resolve_sources(components, recipe.sources, where),
     )
     for task in recipe.eval.tasks:
         catalog.task_path(task, inside(where, "eval.tasks"))
@@ -112,6 +115,34 @@ def resolve_components(components: Mapping[str, Any], where: str) -> dict[str, A
             value = component.presets[value]
         resolved[name] = plain(build(component.Config, {} if value is True else value, spot))
     return resolved
+
+
+def resolve_sources(components: Iterable[str], given: Mapping[str, Any], where: str) -> dict[str, str]:
+    """Component -> hash of its file, for those that are not shipped: as `given` by a resolved recipe, else of now."""
+    sources = {}
+    for name in components:
+        found = given.get(name, catalog.component_source(name))
+        if found is not None and not isinstance(found, str):
+            raise ConfigError(f"{inside(where, 'sources')}.{name}: got {show(found)}, expected the hash of a file")
+        if found is not None:
+            sources[name] = found
+    return sources
+
+
+def check_sources(recipe: Recipe) -> None:
+    """Refuse to train with another component file than the recipe was resolved with.
+
+    Raises:
+        StateError: a file has changed since.
+    """
+    for name, source in recipe.sources.items():
+        found = catalog.component_source(name)
+        if found != source:
+            now = f"is {found} now" if found else "is a shipped one now"
+            raise StateError(
+                f"component '{name}': its file was {source} when this run was resolved and {now}; restore it, or "
+                "start again from the recipe, which is another run"
+            )
 
 
 def load_recipe(name: str, overrides: Sequence[str] = ()) -> Recipe:

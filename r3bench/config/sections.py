@@ -148,6 +148,9 @@ class Recipe:
     eval: EvalSection = field(default_factory=EvalSection)  # measurements after training
     seed: int = 0  # seeds data order, sampling and components
     name: str = "run"  # readable part of the run id
+    sources: dict[str, str] = field(
+        default_factory=dict
+    )  # hash of each component's file that is not a shipped one; filled in, so that other code is another run
 
     def __post_init__(self) -> None:
         if not 0 <= self.seed < 2**32:

@@ -13,6 +13,7 @@ from r3bench.evaluation import shards
 from r3bench.evaluation.grading import using
 from r3bench.evaluation.regrade import regrade_shard
 from r3bench.evaluation.sampling import Backend, Sampling
+from r3bench.evaluation.settings import KEY, settings
 from r3bench.evaluation.summary import summarise
 from r3bench.evaluation.tasks import check_tasks, load_task, quiet_loggers
 from r3bench.grading import Grader
@@ -42,7 +43,7 @@ def evaluate(
         quiet: no progress bar.
 
     Returns:
-        Task -> summary, see `r3bench.evaluation.summary.summarise`.
+        Task -> summary, see `r3bench.evaluation.summary.summarise`; its `settings` say what it was measured under.
 
     Raises:
         ConfigError: an unknown task or model, or answers longer than the model's context.
@@ -60,8 +61,10 @@ def evaluate(
             for leftover in out.glob("*/.*.parquet.*.tmp"):
                 leftover.unlink()
             backend = _backend(model, section.batch_size)
+            asked = {KEY: settings(section, default_max_tokens)}
             return {
-                name: _evaluate_task(
+                name: asked
+                | _evaluate_task(
                     name, backend=backend, section=section, sampling=sampling, folder=out / name, quiet=quiet
                 )
                 for name in section.tasks

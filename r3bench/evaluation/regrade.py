@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from r3bench.evaluation import shards
 from r3bench.evaluation.runs import answer_folder, answers, task_names
+from r3bench.evaluation.settings import KEY
 from r3bench.evaluation.summary import summarise
 from r3bench.grading import ExactGrader, Grader
 from r3bench.records import RunPaths, read_record, write_record
@@ -68,7 +69,10 @@ def regrade(
     paths = RunPaths(folder.parent)
     if paths.record.exists():
         record = read_record(paths)
-        scores = {task: report[task]["summary"] if task in report else old for task, old in record.eval.items()}
+        scores = {}
+        for task, old in record.eval.items():
+            kept = {KEY: {**old[KEY], "require_boxed": require_boxed}} if old.get(KEY) else {}
+            scores[task] = kept | report[task]["summary"] if task in report else old
         write_record(replace(record, eval=scores), paths)
     return report
 

@@ -9,14 +9,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from r3bench.config.load import config_hash, parse_recipe, resolved, run_id
+from r3bench.config.load import check_sources, config_hash, parse_recipe, resolved, run_id
 from r3bench.config.sections import Recipe
-from r3bench.config.strict import plain
 from r3bench.config.trainer_fields import trainer_value
 from r3bench.errors import Diverged, R3BenchError, StateError
+from r3bench.evaluation.settings import measured
 from r3bench.files import read_json, write_json
 from r3bench.records import RunPaths, RunRecord, TrainRecord, read_record, write_record
 from r3bench.sweep.attempts import attempt
+from r3bench.sweep.card import write_card
 from r3bench.sweep.cells import BASE_MODEL
 from r3bench.sweep.lock import exclusive
 
@@ -57,7 +58,7 @@ def finished(recipe: Recipe, paths: RunPaths) -> RunRecord | None:
         )
     if record.train.outcome == "diverged":
         return record
-    return record if _measured(record.eval, recipe, paths) else None
+    return record if measured(record.eval, recipe.eval, _cap(recipe)) else None
 
 
 def lead() -> bool:
@@ -103,16 +104,29 @@ def run_cell(
         if factors == BASE_MODEL:
             trained, model = _untrained(), steps.start_model(recipe.model.name, recipe.model.revision)
         else:
-            trained, model = _trained(smaller_batches(recipe, halvings), paths, quiet, steps), str(paths.model)
-        summaries = {}
+            trained, model = _trained(recipe, halvings, paths, quiet, steps), str(paths.model)
+        summaries: dict[str, dict[str, Any]] = {}
         if trained.outcome == "finished" and lead():
-            cap = int(trainer_value(recipe.trainer, "max_completion_length"))
-            summaries = steps.evaluate(model, recipe.eval, paths.evaluation, default_max_tokens=cap, quiet=quiet)
+            try:
+                summaries = steps.evaluate(
+                    model, recipe.eval, paths.evaluation, default_max_tokens=_cap(recipe), quiet=quiet
+                )
+            except Diverged as error:  # weights that no loss or gradient gave away
+                if factors == BASE_MODEL:
+                    raise
+                trained = dataclasses.replace(trained, outcome="diverged", reason=f"in evaluation: {error}")
         environment = read_json(paths.environment) if lead() else {"started": ""}
         record = _record(recipe, factors, trained, summaries, environment)
         if lead():
+            write_json(paths.config, resolved(recipe))
+            write_card(recipe, record, paths)
             write_record(record, paths)
         return record
+
+
+def _cap(recipe: Recipe) -> int:
+    """The response cap of training, in tokens; evaluation's where it has none."""
+    return int(trainer_value(recipe.trainer, "max_completion_length"))
 
 
 def set_aside_torn(paths: RunPaths) -> list[Path]:
@@ -130,7 +144,8 @@ def set_aside_torn(paths: RunPaths) -> list[Path]:
 
 
 def _describe(recipe: Recipe, paths: RunPaths, environment: dict[str, Any]) -> None:
-    write_json(paths.config, resolved(recipe))
+    if not paths.record.exists():  # else its eval section is what was measured, until the new one is
+        write_json(paths.config, resolved(recipe))
     started = datetime.now(UTC).isoformat("T", "seconds")
     if paths.environment.exists():
         with contextlib.suppress(StateError):
@@ -138,14 +153,16 @@ def _describe(recipe: Recipe, paths: RunPaths, environment: dict[str, Any]) -> N
     write_json(paths.environment, {**environment, "started": started})
 
 
-def _trained(recipe: Recipe, paths: RunPaths, quiet: bool, steps: Steps) -> TrainRecord:
+def _trained(recipe: Recipe, halvings: int, paths: RunPaths, quiet: bool, steps: Steps) -> TrainRecord:
     if paths.train.exists():
         return TrainRecord(**read_json(paths.train))
+    check_sources(recipe)
     try:
-        record = steps.train(recipe, paths, quiet=quiet)
+        record = steps.train(smaller_batches(recipe, halvings), paths, quiet=quiet)
     except Diverged as error:
         record = dataclasses.replace(_untrained(), outcome="diverged", reason=str(error))
-    if not paths.train.exists():
+    record = dataclasses.replace(record, halvings=halvings)
+    if halvings or not paths.train.exists():
         write_json(paths.train, dataclasses.asdict(record))
     return record
 
@@ -170,21 +187,6 @@ def smaller_batches(recipe: Recipe, halvings: int) -> Recipe:
     if trainer.get("steps_per_generation"):
         trainer["steps_per_generation"] = int(trainer["steps_per_generation"]) * 2**halvings
     return dataclasses.replace(recipe, trainer=trainer)
-
-
-def _measured(summaries: Mapping[str, Mapping[str, Any]], recipe: Recipe, paths: RunPaths) -> bool:
-    """Whether a run has all the answers that the recipe asks for, drawn the way it says."""
-    wanted = plain(recipe.eval)
-    stored = dict(wanted)
-    with contextlib.suppress(StateError, KeyError, TypeError):
-        stored |= read_json(paths.config)["eval"]
-    for key, value in wanted.items():
-        if key == "limit":
-            if stored[key] is not None and (value is None or value > stored[key]):
-                return False
-        elif key not in ("tasks", "samples", "batch_size") and stored[key] != value:
-            return False  # the driver says what differs
-    return all(task in summaries and summaries[task]["samples"] >= recipe.eval.samples for task in recipe.eval.tasks)
 
 
 def _untrained() -> TrainRecord:

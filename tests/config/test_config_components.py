@@ -1,13 +1,15 @@
 """A user's own component: found in ./components, configured like a shipped one, and refused with its file named."""
 
+import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from typer.testing import Result
 
-from r3bench.config.load import load_recipe
-from r3bench.errors import ConfigError
+from r3bench.config.load import check_sources, config_hash, load_recipe, parse_recipe, resolved
+from r3bench.errors import ConfigError, StateError
 
 NUDGE = '''"""Adds a constant to every reward."""
 
@@ -101,3 +103,42 @@ def test_a_file_that_is_no_component_is_named(
 def test_a_users_component_takes_the_place_of_a_shipped_one(r3bench: Callable[..., Result], components: Path) -> None:
     (components / "replay.py").write_text(NUDGE.replace('"nudge"', '"replay"'))
     assert load_recipe("quickstart", ["components.replay=on"]).components == {"replay": {"amount": 0.1}}
+
+
+def test_another_source_is_another_run(components: Path) -> None:
+    (components / "nudge.py").write_text(NUDGE)
+    on, off = ["components.nudge=true"], ["components.nudge=false"]
+    before, plain = load_recipe("quickstart", on), load_recipe("quickstart", off)
+    assert config_hash(before) == config_hash(load_recipe("quickstart", on))
+    (components / "nudge.py").write_text(NUDGE.replace("shapes_reward = True", "shapes_reward = False"))
+    after = load_recipe("quickstart", on)
+    assert config_hash(after) != config_hash(before) and plain.sources == {}
+    assert config_hash(load_recipe("quickstart", off)) == config_hash(plain)
+    assert parse_recipe(resolved(before), "config.json") == before  # a finished run stays what it was
+
+
+def test_an_edited_source_is_the_one_that_is_loaded_and_an_old_recipe_is_not_trained_with_it(
+    components: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    file = components / "nudge.py"
+    file.write_text(NUDGE)
+    os.utime(file, (1e9, 1e9))
+    before = load_recipe("quickstart", ["components.nudge=true"])
+    check_sources(before)
+    file.write_text(NUDGE.replace("amount: float = 0.1", "amount: float = 0.2"))
+    os.utime(file, (1e9, 1e9))  # as old and as long as it was
+    assert load_recipe("quickstart", ["components.nudge=true"]).components == {"nudge": {"amount": 0.2}}
+    with pytest.raises(StateError, match=r"component 'nudge': its file was .* when this run was resolved"):
+        check_sources(before)
+
+
+def test_a_shipped_component_is_covered_by_the_commit(folder: Path) -> None:
+    assert load_recipe("quickstart", ["components.replay=on"]).sources == {}
+
+
+def test_a_component_in_the_place_of_a_shipped_one_is_another_run(components: Path) -> None:
+    shipped = load_recipe("quickstart", ["components.ranking=on"])
+    (components / "replay.py").write_text(NUDGE.replace('"nudge"', '"replay"'))
+    assert set(load_recipe("quickstart", ["components.replay=on"]).sources) == {"replay"}
+    assert config_hash(load_recipe("quickstart", ["components.ranking=on"])) == config_hash(shipped)

@@ -6,6 +6,7 @@ import pytest
 from toy import TOY, run_toy
 
 from r3bench.errors import ConfigError
+from r3bench.evaluation.settings import KEY, settings
 from r3bench.files import read_json, read_jsonl
 from r3bench.records import TrainRecord
 from r3bench.sweep.ablate import ablate, open_study
@@ -32,7 +33,8 @@ def planted_evaluate(model, section, out, *, default_max_tokens, quiet=False):
     with open(f"{model}/weights") as file:
         rate = float(file.read())
     value = math.exp(-(math.log10(rate / BEST) ** 2))
-    return {task: {"samples": section.samples, f"avg@{section.samples}": value} for task in section.tasks}
+    told = {"questions": 6, "samples": section.samples, KEY: settings(section, default_max_tokens)}
+    return {task: {**told, f"avg@{section.samples}": value} for task in section.tasks}
 
 
 def planted_search(work):

@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 
 from r3bench.config.load import config_hash
 from r3bench.errors import Diverged
+from r3bench.evaluation.settings import KEY, settings
 from r3bench.files import append_jsonl, replacing
 from r3bench.records import TrainRecord
 from r3bench.sweep.worker import Steps, run_job
@@ -80,6 +81,7 @@ def toy_evaluate(model, section, out, *, default_max_tokens, quiet=False):
             "no_answer": 0.0,
             "timeouts": 0,
             "grader": "toy",
+            KEY: settings(section, default_max_tokens),
         }
     return summaries
 

@@ -1,0 +1,48 @@
+"""The settings that a task's scores were measured under, kept in its entry of `run.json`. No torch here."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from r3bench.config.sections import EvalSection
+
+KEY = "settings"  # of a task's summary
+
+
+def settings(section: EvalSection, default_max_tokens: int) -> dict[str, Any]:
+    """What of `section` decides a task's scores, besides its samples: sampling, questions, prompt and grading.
+
+    Args:
+        section: what is asked for.
+        default_max_tokens: response cap where the section has none.
+    """
+    return {
+        "temperature": section.temperature,
+        "top_p": section.top_p,
+        "max_tokens": section.max_tokens if section.max_tokens is not None else default_max_tokens,
+        "limit": section.limit,
+        "seed": section.seed,
+        "style": section.style,
+        "require_boxed": section.require_boxed,
+    }
+
+
+def measured(summaries: Mapping[str, Mapping[str, Any]], section: EvalSection, default_max_tokens: int) -> bool:
+    """Whether every task of `section` has scores drawn the way it says, on as many questions and samples or more.
+
+    Args:
+        summaries: task -> summary with its settings. One without settings counts as not measured: measuring it again
+            keeps the stored answers if they are what is asked for.
+        section: what is asked for.
+        default_max_tokens: see `settings`.
+    """
+    wanted = settings(section, default_max_tokens)
+    for task in section.tasks:
+        summary = summaries.get(task, {})
+        stored = summary.get(KEY)
+        if not stored or summary["samples"] < section.samples:
+            return False
+        if any(stored.get(key) != value for key, value in wanted.items() if key != "limit"):
+            return False
+        if stored["limit"] is not None and (section.limit is None or section.limit > stored["limit"]):
+            return False
+    return True
