@@ -14,6 +14,7 @@ from transformers import PrinterCallback
 from transformers.utils import logging as transformers_logging
 
 from r3bench.config.sections import LoraSection, Recipe
+from r3bench.config.strict import plain
 from r3bench.config.trainer_fields import trainer_value
 from r3bench.errors import ConfigError, Diverged, Interrupted
 from r3bench.files import read_json, sync_directory, write_json
@@ -27,6 +28,7 @@ from r3bench.training.data import load_questions
 from r3bench.training.environment import device
 from r3bench.training.models import load_model
 from r3bench.training.rewards import reward_functions
+from r3bench.training.tracking import check_trackers
 from r3bench.training.trainer import R3Trainer
 
 
@@ -82,13 +84,15 @@ def training_arguments(recipe: Recipe, paths: RunPaths) -> R3Config:
 
     cpu = not torch.cuda.is_available()
     values: dict[str, Any] = {
-        "report_to": "none", "disable_tqdm": True, "save_total_limit": 2, "logging_nan_inf_filter": False,
+        "report_to": "none", "run_name": paths.root.name, "disable_tqdm": True, "save_total_limit": 2,
+        "logging_nan_inf_filter": False,
         **({"use_cpu": True, "bf16": False} if cpu else {}),
         **recipe.trainer,
         "output_dir": str(paths.checkpoints), "seed": recipe.seed, "components": recipe.components,
-        "correctness": {"functions": ["correctness"]},
+        "correctness": {"functions": ["correctness"]}, "history": plain(recipe.history),
     }  # fmt: skip
     _check_save_steps(recipe)
+    check_trackers(values)
     try:
         return R3Config(**values)
     except (ValueError, TypeError) as error:
