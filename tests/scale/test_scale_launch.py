@@ -1,5 +1,6 @@
 """`train` on two processes (gloo), through the command line: a whole run, a killed rank, a signal."""
 
+import dataclasses
 import json
 import os
 import signal
@@ -9,6 +10,8 @@ import time
 from pathlib import Path
 
 import pytest
+
+from r3bench.training.component import Summary
 
 SHORT = ("trainer.per_device_train_batch_size=8", "eval.limit=4", "eval.samples=1", "--gpus", "2")
 
@@ -112,3 +115,34 @@ def test_two_nodes_on_one_machine(folder: Path) -> None:
     assert [node.returncode for node in nodes] == [0, 0], outputs
     (record,) = folder.glob("runs/*/run.json")
     assert json.loads(record.read_text())["train"]["processes"] == 2
+
+
+def trajectories(checkpoint: Path) -> tuple[list[int], set[tuple[str, int]]]:
+    """How many each rank has stored, and all of them as (question, number)."""
+    shares = [json.loads(path.read_text())["rows"] for path in sorted((checkpoint / "r3bench").glob("history-*.json"))]
+    names = [field.name for field in dataclasses.fields(Summary)]
+    question, serial = names.index("question"), names.index("serial")
+    return [len(share) for share in shares], {(row[question], row[serial]) for share in shares for row in share}
+
+
+@pytest.mark.slow
+def test_another_number_of_processes_keeps_the_history(folder: Path) -> None:
+    """2, then 1, then 4 processes: what was stored stays, each has its share, and the steps go on."""
+    common = ("trainer.save_steps=2", "trainer.save_total_limit=20", "components.replay=on", "--quiet")
+    stored: set[tuple[str, int]] = set()
+    for processes, until in ((2, 3), (1, 8), (4, None)):
+        launcher = start("trainer.max_steps=30", *common, "--gpus", str(processes))
+        if until is not None:
+            wait_for_steps(folder, launcher, until)
+            launcher.send_signal(signal.SIGTERM)
+        _, err = launcher.communicate(timeout=300)
+        assert launcher.returncode == (75 if until else 0), err
+        checkpoints = sorted(folder.glob("runs/*/checkpoints/checkpoint-*"), key=lambda p: int(p.name.split("-")[1]))
+        shares, found = trajectories(checkpoints[-1])
+        assert len(shares) == processes
+        assert all(shares)
+        assert sum(shares) == len(found), "a trajectory is stored twice"
+        assert stored < found
+        stored = found
+    assert steps(folder) == list(range(1, 31))
+    assert len(list(folder.glob("runs/*/run.json"))) == 1
