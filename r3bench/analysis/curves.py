@@ -7,10 +7,11 @@ from typing import Any, Literal
 import numpy as np
 
 from r3bench.analysis.distributions import t_quantile
-from r3bench.analysis.results import Results
+from r3bench.analysis.results import Results, Run
 
 Axis = Literal["tokens", "seconds", "steps"]
-ACCURACY = ("correct", "rewards/correctness/mean", "reward")  # log keys, the first that is there
+FRESH = "fresh/correct"  # log key: accuracy over the groups sampled from the bare question by the policy alone
+ACCURACY = (FRESH, "correct", "rewards/correctness/mean", "reward")  # log keys, the first that is there
 LENGTH = ("length", "completions/mean_length")
 POINTS = 60  # of a curve on its common grid
 
@@ -54,15 +55,18 @@ class Matched:
     to_peak_high: float | None
 
 
-def run_curve(log: Sequence[Mapping[str, Any]], generated: int, seconds: float) -> RunCurve | None:
+def run_curve(
+    log: Sequence[Mapping[str, Any]], generated: int, seconds: float, keys: Sequence[str] = ACCURACY
+) -> RunCurve | None:
     """A training log as arrays; None if it has fewer than two lines with an accuracy.
 
     Args:
         log: lines of `metrics.jsonl`.
         generated: completion tokens of the whole run; scales TRL's count, which holds prompts as well.
         seconds: of the whole run, used where the log has no time.
+        keys: log keys of an accuracy; the first that is there counts.
     """
-    measure = next((k for k in ACCURACY if any(line.get(k) is not None for line in log)), None)
+    measure = next((k for k in keys if _logs(log, k)), None)
     if measure is None:
         return None
     lines = [line for line in log if line.get(measure) is not None]
@@ -93,16 +97,57 @@ def smooth(values: np.ndarray, share: float = 0.1) -> np.ndarray:
 
 
 def cell_curves(results: Results) -> dict[str, list[RunCurve]]:
-    """Cell label -> curves of its finished runs; needs results loaded with `metrics=True`."""
+    """Cell label -> curves of its finished runs, all of one log key if there is one that all have.
+
+    Needs results loaded with `metrics=True`. `curve_notes` says what is left out.
+    """
+    logs = [results.metrics[run.run] for run in results.runs if _plotted(run) and results.metrics.get(run.run)]
+    keys = [key for key in ACCURACY if all(_logs(log, key) for log in logs)] or ACCURACY
     found: dict[str, list[RunCurve]] = {results.label(cell): [] for cell in results.cells}
     for run, index in zip(results.runs, results.cell_of, strict=True):
-        if run.base or run.record is None or run.outcome != "finished":
+        if run.record is None or not _plotted(run):
             continue
         train = run.record.train
-        curve = run_curve(results.metrics.get(run.run, ()), train.generated_tokens, train.train_seconds)
+        curve = run_curve(results.metrics.get(run.run, ()), train.generated_tokens, train.train_seconds, keys)
         if curve is not None:
             found[results.label(results.cells[index])].append(curve)
     return {label: runs for label, runs in found.items() if runs}
+
+
+def curve_notes(results: Results, curves: Mapping[str, Sequence[RunCurve]]) -> list[str]:
+    """What a reader of `cell_curves` must know: what the accuracy is of, and how many runs are not in it."""
+    keys = sorted({curve.measure for runs in curves.values() for curve in runs})
+    if keys == [FRESH]:
+        notes = [
+            "training accuracy over fresh groups only: questions asked as they are and answered by the policy alone"
+        ]
+    else:
+        notes = [
+            f"training accuracy over the whole batch ({', '.join(keys)}), which components change by construction "
+            "(reflection prompts, given prefixes, discarded rounds): a difference between cells is not all learning"
+        ]
+    lost: dict[str, int] = {}
+    for run, index in zip(results.runs, results.cell_of, strict=True):
+        if not run.base and run.outcome != "finished":
+            label = results.label(results.cells[index])
+            lost[label] = lost.get(label, 0) + 1
+    if lost:
+        where = ", ".join(f"{count} of {label}" for label, count in lost.items())
+        notes.append(
+            f"left out: {sum(lost.values())} runs that diverged or failed ({where}); their cells look better here"
+        )
+    silent = sum(_plotted(run) for run in results.runs) - sum(map(len, curves.values()))
+    if silent:
+        notes.append(f"left out: {silent} finished runs without a training log")
+    return notes
+
+
+def _plotted(run: Run) -> bool:
+    return not run.base and run.record is not None and run.outcome == "finished"
+
+
+def _logs(log: Sequence[Mapping[str, Any]], key: str) -> bool:
+    return any(line.get(key) is not None for line in log)
 
 
 def band(label: str, curves: Sequence[RunCurve], axis: Axis, confidence: float = 0.95) -> Band:

@@ -7,7 +7,7 @@ import numpy as np
 
 from r3bench.analysis import plots
 from r3bench.analysis.cells import CellRow
-from r3bench.analysis.curves import cell_curves
+from r3bench.analysis.curves import cell_curves, curve_notes
 from r3bench.analysis.effects import Effect
 from r3bench.analysis.lattice import contrasts
 from r3bench.analysis.prepare import benchmark_sets, observed_factors, prepare
@@ -18,11 +18,12 @@ def pictures_of(
     results: Results, top: Sequence[Effect], cells: Sequence[CellRow], headline: str
 ) -> list[plots.Picture | None]:
     curves = cell_curves(results)
+    notes = curve_notes(results, curves) if curves else []
     return [
         plots.forest(top, results.declared.margin),
         plots.heat_map(top),
-        plots.learning_curves(curves, "tokens"),
-        plots.learning_curves(curves, "seconds"),
+        plots.learning_curves(curves, "tokens", notes),
+        plots.learning_curves(curves, "seconds", notes),
         plots.accuracy_and_length(cells),
         plots.question_differences(question_contrasts(results, headline)),
         plots.half_normal(orthogonal_contrasts(results, headline)),

@@ -135,8 +135,8 @@ def heat_map(found: Sequence[Effect]) -> Picture | None:
     return Picture("interactions", caption, f"Heat map of two-way interactions in points: {words}.", draw)
 
 
-def learning_curves(curves: Mapping[str, Sequence[RunCurve]], axis: Axis) -> Picture | None:
-    """Mean training accuracy per cell with a band over seeds."""
+def learning_curves(curves: Mapping[str, Sequence[RunCurve]], axis: Axis, notes: Sequence[str] = ()) -> Picture | None:
+    """Mean training accuracy per cell with a band over seeds; `notes` end the caption."""
     if not curves:
         return None
     bands = [band(label, runs, axis) for label, runs in curves.items()]
@@ -159,6 +159,7 @@ def learning_curves(curves: Mapping[str, Sequence[RunCurve]], axis: Axis) -> Pic
 
     words = "; ".join(f"{b.label} ends at {b.mean[-1]:.2f}" for b in bands)
     caption = f"Learning curves against {unit}; bands are 95 % intervals over seeds where there are several."
+    caption += "".join(f" {note[0].upper()}{note[1:]}." for note in notes)
     return Picture(f"curves-{axis}", caption, f"Training accuracy against {unit}: {words}.", draw)
 
 

@@ -5,7 +5,10 @@ All numbers are accuracies (0-1). The variance of one run's mean over Q question
     run_sd^2 + run_question_sd^2 / Q + within_question / (Q k)
 
 and of a contrast with cell weights w and s seeds per cell, that times sum(w^2) / s. "On questions like these" adds the
-spread of the effect itself over questions, question_effect_sd^2 * (sum of w^2 relative to a main effect) / Q.
+spread of the effect itself over questions, question_effect_sd^2 / Q, whatever the weights: a factor's effect is taken
+to vary over questions by itself, so that leave-one-out, add-one and Shapley value spread as the main effect does, and
+an interaction at most as much. Where factors also interact differently from question to question, leave-one-out and
+add-one spread more than that, and their smallest detectable effect is a lower bound.
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,7 +31,7 @@ class VarianceAssumptions:
     run_sd: float = 0.01  # SD over training seeds of a run's true accuracy
     run_question_sd: float = 0.08  # SD of one run's true accuracy on one question around run and question
     within_question: float = 0.10  # mean over questions of p(1-p): 0.10 AIME, 0.12 AMC23, 0.08 MATH-500
-    question_effect_sd: float = 0.05  # SD over questions of an effect; matters on questions like these only
+    question_effect_sd: float = 0.05  # SD over questions of any effect; matters on questions like these only
 
     def __post_init__(self) -> None:
         for name in ("run_sd", "run_question_sd", "question_effect_sd"):

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from r3bench.analysis.cells import CellRow
-from r3bench.analysis.curves import Axis, Matched, RunCurve, matched
+from r3bench.analysis.curves import Axis, Matched, RunCurve, curve_notes, matched
 from r3bench.analysis.frame import Column, Entry, Table, count, decimal
 from r3bench.analysis.results import Results
 from r3bench.analysis.tables import acted_text, p_text
@@ -30,6 +30,7 @@ def matched_table(results: Results, curves: Mapping[str, Sequence[RunCurve]], ax
     columns = [Column("cell", "left"), Column(f"mean training accuracy up to {count(budget)} {unit}"),
                Column("runs that reach the baseline's peak"), Column(f"{unit} to get there")]  # fmt: skip
     notes = [f"baseline: {baseline}; intervals over seeds; the mean is over the runs that get there"]
+    notes += curve_notes(results, curves)
     return Table(f"At matched {unit}", columns, [row(m) for m in found], notes, f"matched-{axis}")
 
 

@@ -168,6 +168,10 @@ def _cell_notes(results: Results, benchmark: str, rows: Sequence[CellRow]) -> li
         notes.append("no interval where noise between runs can't be estimated: add seeds")
     silent = sorted({c for r in rows for c, (did, on) in r.acted.items() if on and not did})
     notes += [f"{c} was on and never acted in some cell: that row says nothing about it" for c in silent]
+    halved = [r.run for r in results.runs if r.record is not None and r.record.train.halvings and any(
+        r.run in row.runs for row in rows)]  # fmt: skip
+    if halved:
+        notes.append(f"micro-batch halved after running out of memory, same rows per update: {', '.join(halved)}")
     notes += [f"{r.run}: {r.outcome}{f' ({r.reason})' if r.reason else ''}" for r in results.lost]
     return notes + list(results.notes)
 

@@ -10,6 +10,7 @@ from simulate import (
     CELLS,
     FACTORS,
     Setting,
+    _cell_logits,
     grids,
     pooled_binomial_p,
     population_truth,
@@ -78,13 +79,15 @@ def test_false_positives_and_coverage_closer(name):
     check(SETTINGS[name], 2000)
 
 
-def simulated_power(effect, assumptions, *, questions, samples, seeds, count, seed, scope):
-    """Share of 2 x 2 grids in which the main effect of the first factor is found at 5 %."""
+def simulated_power(effect, assumptions, *, questions, samples, seeds, count, seed, scope, kind):
+    """Share of 2 x 2 grids in which an effect of the first factor is found at 5 %."""
     factors = {"a": ("off", "on"), "b": ("off", "on")}
     cells = [(a, b) for a in ("off", "on") for b in ("off", "on")]
     cell_of = np.repeat(np.arange(4), seeds)
     on = np.array([c[0] == "on" for c in cells])[cell_of]
     weights = (np.where(on, 0.5, -0.5) / seeds)[None]
+    if kind == "leave_one_out":
+        weights = 2 * weights * np.array([c[1] == "on" for c in cells])[cell_of]
     error = error_model(factors, cells, cell_of)
     rng = np.random.default_rng(seed)
     # p(1-p) = within_question on average: half the questions at each of two difficulties around 1/2
@@ -103,26 +106,53 @@ def simulated_power(effect, assumptions, *, questions, samples, seeds, count, se
 
 
 @pytest.mark.parametrize(
-    ("questions", "samples", "seeds", "scope"), [(40, 8, 3, "these"), (100, 4, 2, "these"), (60, 8, 3, "like_these")]
+    ("questions", "samples", "seeds", "scope", "kind"),
+    [
+        (40, 8, 3, "these", "main"),
+        (100, 4, 2, "these", "main"),
+        (60, 8, 3, "like_these", "main"),
+        (60, 8, 3, "like_these", "leave_one_out"),
+    ],
 )
-def test_detectable_effect_is_where_simulated_power_is_80_percent(questions, samples, seeds, scope):
+def test_detectable_effect_is_where_simulated_power_is_80_percent(questions, samples, seeds, scope, kind):
     special = pytest.importorskip("scipy.special")
     assumptions = VarianceAssumptions(run_sd=0.015, run_question_sd=0.06, within_question=0.2, question_effect_sd=0.15)
     planned = detectable_effects(
         {"a": ("off", "on"), "b": ("off", "on")},
         [{"a": a, "b": b} for a in ("off", "on") for b in ("off", "on")],
         questions=questions, samples=samples, seeds=seeds, assumptions=assumptions, scope=scope,
-    )["main"]  # fmt: skip
+    )[kind]  # fmt: skip
     points = np.array([0.8, 0.9, 1.0, 1.1, 1.2])
     powers = [
         simulated_power(
-            planned * x, assumptions, questions=questions, samples=samples, seeds=seeds, count=600, seed=i, scope=scope
+            planned * x,
+            assumptions,
+            questions=questions,
+            samples=samples,
+            seeds=seeds,
+            count=600,
+            seed=i,
+            scope=scope,
+            kind=kind,
         )
         for i, x in enumerate(points)
     ]
     slope, start = np.polyfit(points, special.ndtri(np.clip(powers, 0.01, 0.99)), 1)
     at_80 = (special.ndtri(0.8) - start) / slope
     assert 0.9 <= at_80 <= 1.1, (powers, at_80)
+
+
+def test_an_effect_spreads_over_questions_alike_however_it_is_averaged():
+    """What `power` assumes, on the grids of this file: each factor's effect varies over questions by itself."""
+    setting = Setting(50_000, 1, 1)
+    p = 1 / (1 + np.exp(-_cell_logits(setting, setting.questions, np.random.default_rng(0))))
+    found, _ = contrasts(FACTORS, CELLS, [1] * 16)
+    spread = {(c.kind, c.term): float((c.weights @ p).std()) for c in found}
+    for (kind, term), value in spread.items():
+        if kind == "interaction":
+            assert value < 0.3 * spread["main", "a"]
+        else:
+            assert value == pytest.approx(spread["main", term], rel=0.05)
 
 
 def test_detectable_effects_of_the_known_designs():

@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,8 +12,10 @@ from synthetic import Spec, make_study
 
 from r3bench.analysis import analyze, load_study, write_report
 from r3bench.analysis.answers import visible
-from r3bench.analysis.curves import band, cell_curves, matched, run_curve, smooth
+from r3bench.analysis.curves import band, cell_curves, curve_notes, matched, run_curve, smooth
 from r3bench.analysis.effects import effects
+from r3bench.analysis.tables import study_tables
+from r3bench.files import read_json, write_json
 
 HOSTILE = (
     "<script>document.title='owned'</script><img src=x onerror=\"document.title='owned'\">{{ 7*7 }} \\input{/etc/pw}"
@@ -210,3 +213,38 @@ def test_logs_as_trl_writes_them_are_scaled_to_generated_tokens():
     assert curve.measure == "rewards/correctness/mean"
     np.testing.assert_allclose(smooth(np.array([1.0, 2, 3, 4]), 0.5), [1, 1.5, 2.5, 3.5])
     assert run_curve([{"step": 1, "loss": 1.0}], 10, 1.0) is None
+
+
+def test_curves_say_what_they_are_of_and_what_they_leave_out(hostile_study, tmp_path):
+    results = load_study(hostile_study, metrics=True)
+    curves = cell_curves(results)
+    changed, lost = curve_notes(results, curves)
+    assert "whole batch" in changed and "components change by construction" in changed
+    assert lost.startswith("left out: 1 runs that diverged or failed (1 of ")
+    page = write_report(hostile_study, tmp_path, figures=False).read_text()
+    assert page.count("left out: 1 runs") == 3 and page.count("Left out: 1 runs") == 2  # tables and figures
+
+
+def test_fresh_accuracy_is_used_where_every_run_logs_it(study):
+    results = load_study(study, metrics=True)
+    fresh = {run: [{**line, "fresh/correct": 0.25} for line in log] for run, log in results.metrics.items()}
+    curves = cell_curves(replace(results, metrics=fresh))
+    assert {c.measure for runs in curves.values() for c in runs} == {"fresh/correct"}
+    assert curves["replay"][0].accuracy.tolist() == pytest.approx([0.25] * len(curves["replay"][0].accuracy))
+    assert "fresh groups only" in curve_notes(results, curves)[0]
+    one = next(run for run in fresh if run.startswith("replay"))
+    curves = cell_curves(replace(results, metrics={**fresh, one: results.metrics[one]}))
+    assert len({c.measure for runs in curves.values() for c in runs}) == 1  # never compared across measures
+    assert curves["replay"][0].measure != "fresh/correct"
+
+
+def test_halved_batches_are_told_in_the_tables(tmp_path):
+    study = make_study(tmp_path / "demo")
+    results = load_study(study)
+    target = next(r for r in results.runs if r.run.startswith("replay-s1"))
+    values = read_json(study / target.run / "run.json")
+    values["train"]["halvings"] = 1
+    write_json(study / target.run / "run.json", values)
+    (note,) = [n for t in study_tables(load_study(study)) for n in t.notes if "micro-batch halved" in n]
+    assert note.endswith(f": {target.run}")
+    assert not [n for t in study_tables(results) for n in t.notes if "micro-batch halved" in n]
