@@ -1,7 +1,7 @@
 """Regrading, explaining, comparing and the overlap check, on stored answers."""
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import pytest
 
@@ -70,6 +70,11 @@ def test_regrading_a_run_updates_its_record(stored):
     new = read_record(RunPaths(stored))
     assert new.eval["math"] == json.loads(json.dumps(summarise(shards.read(stored / "eval" / "math"))))
     assert new.eval["other"] == {"x": 2}
+    told = {"math": {"settings": {"temperature": 0.6, "require_boxed": True}}}
+    write_record(replace(record, eval=told), RunPaths(stored))
+    regrade(stored, require_boxed=False)
+    new_settings = read_record(RunPaths(stored)).eval["math"]["settings"]
+    assert new_settings == {"temperature": 0.6, "require_boxed": False}  # as it was graded now
     assert {k: v for k, v in asdict(new).items() if k != "eval"} == {
         k: v for k, v in asdict(record).items() if k != "eval"
     }

@@ -11,6 +11,7 @@ from r3bench.config.sections import EvalSection
 from r3bench.errors import ConfigError
 from r3bench.evaluation import shards
 from r3bench.evaluation.driver import evaluate
+from r3bench.evaluation.settings import settings
 
 
 @pytest.fixture
@@ -54,6 +55,7 @@ def test_requests_and_answers(calls, model_path, loaded, tmp_path):
         assert row["extracted"] == str(row["seed"] % 10) and row["tokens"] == row["seed"] % 5 + 1
         assert row["truncated"] == (row["seed"] % 5 == 0)
     assert summary["samples"] == 3
+    assert summary["settings"] == settings(section, 40) and summary["settings"]["max_tokens"] == 40
 
 
 def test_a_context_that_is_too_short(calls, model_path, tmp_path):
