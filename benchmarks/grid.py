@@ -17,6 +17,8 @@ import time
 from pathlib import Path
 
 from r3bench.config.load import parse_recipe, resolved
+from r3bench.config.trainer_fields import trainer_value
+from r3bench.evaluation.settings import KEY, settings
 from r3bench.records import RunPaths, RunRecord, TrainRecord, write_record
 from r3bench.sweep.ablate import ablate, open_study
 from r3bench.sweep.grid import Grid, parse_grid
@@ -50,10 +52,10 @@ def grid_of(steps: int, eval_limit: int) -> Grid:
 def train_only(work):
     """A cell without its evaluation, so that both sides of the comparison do the same work."""
     real = real_steps()
-    nothing = {"questions": 0, "samples": 1, "avg@1": 0.0}
 
-    def skip(model, section, out, **_):
-        return dict.fromkeys(section.tasks, nothing)
+    def skip(model, section, out, *, default_max_tokens, **_):
+        asked = {KEY: settings(section, default_max_tokens)}
+        return dict.fromkeys(section.tasks, {"questions": 0, "samples": 1, "avg@1": 0.0, **asked})
 
     return run_job(work, Steps(real.train, skip, real.environment, real.start_model))
 
@@ -113,6 +115,7 @@ def nothing(work):
     directory.mkdir(parents=True, exist_ok=True)
     recipe = parse_recipe(work["recipe"], "bench")
     train = TrainRecord("finished", None, 0, 0, 0.0, "none", 1)
+    cap = int(trainer_value(recipe.trainer, "max_completion_length"))
     record = RunRecord(
         run_id=directory.name,
         name=recipe.name,
@@ -120,7 +123,7 @@ def nothing(work):
         seed=recipe.seed,
         factors=work["factors"],
         train=train,
-        eval={"embedded": {"questions": 0, "samples": 4, "avg@4": 0.0}},
+        eval={"embedded": {"questions": 0, "samples": 4, "avg@4": 0.0, KEY: settings(recipe.eval, cap)}},
         commit=None,
         started="",
         ended=str(time.time()),
