@@ -55,7 +55,7 @@ def train_only(work):
 
     def skip(model, section, out, *, default_max_tokens, **_):
         asked = {KEY: settings(section, default_max_tokens)}
-        return dict.fromkeys(section.tasks, {"questions": 0, "samples": 1, "avg@1": 0.0, **asked})
+        return {task: {"questions": 0, "samples": 1, "avg@1": 0.0, **asked} for task in section.tasks}
 
     return run_job(work, Steps(real.train, skip, real.environment, real.start_model))
 
