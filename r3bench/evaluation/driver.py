@@ -152,7 +152,7 @@ def progress_bar(name: str, quiet: bool) -> Iterator[Callable[[int, int], None]]
     """A function (done, total) that draws a bar on stderr."""
     from tqdm import tqdm
 
-    with tqdm(desc=name, unit="answer", disable=quiet, leave=False) as bar:
+    with tqdm(desc=name, unit="answer", disable=True if quiet else None, leave=False) as bar:  # None: off a terminal
 
         def show(done: int, total: int) -> None:
             bar.total = total

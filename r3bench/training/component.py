@@ -12,6 +12,8 @@ from typing import Any, ClassVar, Literal, Protocol
 
 import numpy as np
 
+from r3bench.errors import ConfigError
+
 Provenance = Literal["fresh", "replayed", "reflection", "continuation"]
 Weight = Literal["decoupled", "ppo", "shaped", "none"]
 
@@ -137,6 +139,17 @@ class Mixture:
     historic_advantages: np.ndarray  # (k,)
     weight: Weight  # off-policy weight of the historic rows
     clip: tuple[float, float]  # bounds of the current/behaviour ratio in `decoupled`
+
+
+def check_declared(component: "Component") -> None:
+    """Raise `ConfigError` when a component would never be asked for what it offers, or lacks what a moment needs."""
+    name = component.name
+    if type(component).score is not Component.score and not component.shapes_reward:
+        raise ConfigError(
+            f"component '{name}': it has score() but not shapes_reward = True, so it would never be asked"
+        )
+    if component.resamples and not hasattr(component.config, "max_rounds"):
+        raise ConfigError(f"component '{name}': resamples = True needs a field max_rounds in its Config")
 
 
 class Component:

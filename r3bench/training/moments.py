@@ -3,6 +3,7 @@
 Every method but the constructor is collective: all ranks call it, with their own rows, and all decide the same.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -117,11 +118,27 @@ class Moments:
             component.step = self.step(rollout.groups, taken)
             planned += component.plan(component.step)
         if planned:
+            for plan in planned:
+                self._check_plan(plan, rollout.layout.groups)
             rollout, dropped = place(rollout, planned, self.row_of, self._trainer.args.steps_per_generation)
             trl_adapter.log_metric(self._trainer, "groups/planned", len(planned) - dropped)
             trl_adapter.log_metric(self._trainer, "groups/without_place", dropped)
             self.look_up(rollout)
         return rollout
+
+    def _check_plan(self, plan: PlannedGroup, slots: int) -> None:
+        cap = int(self._trainer.max_completion_length)
+        if len(plan.prefix_ids) >= cap:
+            raise ConfigError(
+                f"components: a planned group gives {len(plan.prefix_ids)} tokens, expected below "
+                f"max_completion_length={cap}: something must be left to sample"
+            )
+        if plan.slot is not None and not 0 <= plan.slot < slots:
+            raise ConfigError(
+                f"components: a planned group asks for slot {plan.slot}, there are slots 0 to {slots - 1}"
+            )
+        if plan.question not in self.row_index:
+            raise ConfigError(f"components: a planned group asks for question '{plan.question}', which the data lacks")
 
     def look_up(self, rollout: Rollout) -> None:
         """Bring the summaries of the batch's questions."""
@@ -150,6 +167,11 @@ class Moments:
                 shaped = component.score(rollout.groups, self._entropies(rollout, wanted))
                 column = self._shaping_columns[component.name]
                 for row, value in shaped.items():
+                    if not 0 <= row < len(rewards) or not math.isfinite(value):
+                        raise ConfigError(
+                            f"component '{component.name}': score() gave {value} for row {row}, expected finite "
+                            f"rewards for rows 0 to {len(rewards) - 1}"
+                        )
                     rewards[row, column] = value
         rollout.add_rewards(self._totals(rewards))
 

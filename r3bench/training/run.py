@@ -61,6 +61,7 @@ def build_trainer(
     arguments = training_arguments(recipe, paths)
     model, tokenizer = load_model(recipe.model)
     questions = load_questions(recipe.data)
+    _check_questions(len(questions), arguments)
     try:
         return R3Trainer(
             model=model,
@@ -70,8 +71,17 @@ def build_trainer(
             processing_class=tokenizer,
             peft_config=_adapters(recipe.model.lora),
         )
-    except ValueError as error:  # TRL's own argument checks
+    except (ValueError, TypeError, ImportError) as error:  # TRL's own argument checks, and packages it lacks
         raise ConfigError(f"trainer: {error}") from error
+
+
+def _check_questions(count: int, arguments: R3Config) -> None:
+    need = int(arguments.generation_batch_size or 1) // int(arguments.num_generations or 1)
+    if count < need:
+        raise ConfigError(
+            f"data: {count} questions, expected at least {need}: a batch of {arguments.generation_batch_size} rows has "
+            f"{need} groups of {arguments.num_generations}, and TRL trains on whole batches only"
+        )
 
 
 def training_arguments(recipe: Recipe, paths: RunPaths) -> R3Config:
@@ -95,7 +105,7 @@ def training_arguments(recipe: Recipe, paths: RunPaths) -> R3Config:
     check_trackers(values)
     try:
         return R3Config(**values)
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, ImportError, OSError) as error:
         raise ConfigError(f"trainer: {error}") from error
 
 

@@ -21,7 +21,7 @@ from r3bench.config.strict import build
 from r3bench.errors import ConfigError, Diverged
 from r3bench.training import checkpoint, trl_adapter
 from r3bench.training.args import R3Config
-from r3bench.training.component import Component
+from r3bench.training.component import Component, check_declared
 from r3bench.training.correctness import CorrectnessRule
 from r3bench.training.history import HistoryBounds, TrajectoryHistory
 from r3bench.training.mixing import ROW_KEY, SCALE_KEY
@@ -101,7 +101,12 @@ class R3Trainer(GRPOTrainer):
         shaping_columns = {name: self.reward_func_names.index(name) for name in shaping}
         self.moments = Moments(self, history, columns, threshold, shaping_columns)
         for name, cls in classes.items():
-            self.moments.add(cls(build(cls.Config, settings[name], f"{where}.{name}"), self.moments.facts()))
+            try:
+                component = cls(build(cls.Config, settings[name], f"{where}.{name}"), self.moments.facts())
+            except ValueError as error:
+                raise ConfigError(f"{where}.{name}: {error}") from error
+            check_declared(component)
+            self.moments.add(component)
 
     @property
     def components(self) -> list[Component]:
@@ -149,7 +154,12 @@ class R3Trainer(GRPOTrainer):
 
     def _generate(self, prompts: list[Any]) -> tuple[Any, ...]:
         rollout = self._rollout
-        outputs = super()._generate(prompts if rollout is None else rollout.seen_prompts(prompts))
+        try:
+            outputs = super()._generate(prompts if rollout is None else rollout.seen_prompts(prompts))
+        except RuntimeError as error:
+            if "probability tensor" in str(error):  # weights gone bad meet the sampler before they meet the loss
+                raise Diverged(f"step {self.state.global_step}: sampling met non-finite probabilities") from error
+            raise
         if self.model.training:
             rows = len(prompts) * self.accelerator.num_processes
             self.generated_tokens += round(trl_adapter.last_metric(self, "completions/mean_length") * rows)

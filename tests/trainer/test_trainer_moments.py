@@ -389,3 +389,43 @@ def test_correctness_mistakes_are_named(tiny_model, tmp_path):
             model=tiny_model, reward_funcs=by_length, train_dataset=questions(6),
             args=arguments(tmp_path, correctness={"treshold": 0.5}),
         )  # fmt: skip
+
+
+FAULTY = {
+    "silent": ("def score(self, groups, entropies):\n        return {}", "not shapes_reward = True"),
+    "endless": ("resamples = True", "max_rounds in its Config"),
+    "infinite": (
+        "shapes_reward = True\n    def score(self, groups, entropies):\n        return {0: float('inf')}",
+        "inf",
+    ),
+    "stray": ("shapes_reward = True\n    def score(self, groups, entropies):\n        return {-1: 1.0}", "row -1"),
+    "greedy": (
+        "def plan(self, step):\n        return [PlannedGroup('q1', 'continuation', 0, None, (5,) * 8)]",
+        "8 tokens",
+    ),
+    "beyond": ("def plan(self, step):\n        return [PlannedGroup('q1', 'reflection', 99)]", "slot 99"),
+    "unknown": ("def plan(self, step):\n        return [PlannedGroup('q77', 'reflection', 0)]", "question 'q77'"),
+    "picky_init": ("def __init__(self, config, facts):\n        raise ValueError('no luck')", "picky_init: no luck"),
+}
+
+
+@pytest.mark.parametrize("name", FAULTY)
+def test_a_faulty_component_is_named(components, tiny_model, tmp_path, name):
+    body, message = FAULTY[name]
+    header = textwrap.dedent(HEADER)
+    if name == "endless":
+        header = header.replace("    max_rounds: int = 3  # rounds\n", "")
+    text = f'{header}\nclass Faulty(Component):\n    name = "{name}"\n    Config = Settings\n    {body}\n'
+    (components / f"{name}.py").write_text(text)
+    with pytest.raises(ConfigError, match=message):
+        run(tiny_model, tmp_path / "out", {name: True})
+
+
+def test_weights_gone_bad_are_divergence_also_while_sampling(tiny_model, tmp_path):
+    trainer = R3Trainer(
+        model=tiny_model, reward_funcs=by_length, train_dataset=questions(6), args=arguments(tmp_path / "out")
+    )
+    with torch.no_grad():
+        next(trainer.model.parameters()).fill_(float("nan"))
+    with pytest.raises(Diverged, match="step 0: sampling met non-finite probabilities"):
+        trainer.train()
