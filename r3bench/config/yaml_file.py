@@ -5,6 +5,7 @@ aliases (a few lines of them can stand for gigabytes), deep nesting, NaN and inf
 """
 
 import math
+import stat
 from pathlib import Path
 from typing import Any
 
@@ -88,8 +89,11 @@ def read_value(text: str) -> Any:
 def read_yaml(path: Path) -> dict[str, Any]:
     """The mapping in a YAML file; an empty file is an empty mapping. Errors name the file and the line."""
     try:
-        if path.stat().st_size > MAX_BYTES:
-            raise ConfigError(f"{path}: {path.stat().st_size} bytes, expected at most {MAX_BYTES}")
+        about = path.stat()
+        if not stat.S_ISREG(about.st_mode):  # a device can be endless, a pipe never come
+            raise ConfigError(f"{path}: not a regular file")
+        if about.st_size > MAX_BYTES:
+            raise ConfigError(f"{path}: {about.st_size} bytes, expected at most {MAX_BYTES}")
         value = read_value(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ConfigError(f"{path}: can't be read: {error.strerror}") from error

@@ -9,6 +9,7 @@ Form = Literal["boxed", "phrase", "number", "none"]
 # `\boxed{`, `\boxed 5`, `\fbox{...}`; then the braces, escaped ones apart
 _TOKEN = re.compile(r"\\(?:boxed|fbox|framebox)\s*(\{)?|\\[\\{}]|[{}]")
 _LOOSE_BOX = re.compile(r"\s*([^\s{}$\\]+)")
+_FILLED = re.compile(r"\S")
 _PHRASE = re.compile(
     r"(?:####|(?:\banswer\b|答案)(?:\s*\*\*)?\s*(?:is|are|为|是|=|[:：])(?:\s*\*\*)?\s*[:：]?)[ \t]*", re.IGNORECASE
 )
@@ -37,7 +38,7 @@ def last_boxed(text: str) -> str | None:
     one before it is. `\boxed 27` without braces counts as well.
     """
     stack: list[int | None] = []  # per open brace: where a box's content starts, or None for a plain brace
-    found: str | None = None
+    found: tuple[int, int] | None = None  # a span: cutting every nested box out would take quadratic time
     for match in _TOKEN.finditer(text):
         token = match.group()
         if token == "{":
@@ -45,15 +46,17 @@ def last_boxed(text: str) -> str | None:
         elif token == "}":
             if stack:
                 start = stack.pop()
-                if start is not None and text[start : match.start()].strip():
-                    found = text[start : match.start()].strip()
+                filled = _FILLED.search(text, start, match.start()) if start is not None else None
+                if filled:
+                    found = filled.start(), match.start()
         elif match.group(1):
             stack.append(match.end())
         elif token[1] in "bf":
             loose = _LOOSE_BOX.match(text, match.end())
             if loose:
-                found = loose.group(1).rstrip(".,;:") or found
-    return found
+                word = loose.group(1).rstrip(".,;:")
+                found = (loose.start(1), loose.start(1) + len(word)) if word else found
+    return text[found[0] : found[1]].strip() if found else None
 
 
 def last_number(text: str) -> str | None:

@@ -49,6 +49,10 @@ def _row(path: Path, number: int, line: str) -> dict[str, Any]:
         row = json.loads(line)
     except json.JSONDecodeError as error:
         raise DataError(f"{path}: line {number}: not valid JSON ({error.msg})") from error
+    except ValueError as error:  # a number with thousands of digits
+        raise DataError(f"{path}: line {number}: not usable JSON ({str(error).partition(';')[0]})") from error
+    except RecursionError as error:
+        raise DataError(f"{path}: line {number}: not usable JSON (nested too deeply)") from error
     if not isinstance(row, dict):
         raise DataError(f"{path}: line {number}: got {type(row).__name__}, expected an object")
     for key in ("answer", "response"):

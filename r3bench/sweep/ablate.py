@@ -11,7 +11,7 @@ from r3bench.sweep.attempts import classify
 from r3bench.sweep.cells import BASE_MODEL, enumerate_cells
 from r3bench.sweep.dispatcher import Dispatcher, Report, Runner
 from r3bench.sweep.executors import make_executor
-from r3bench.sweep.grid import Grid, load_grid
+from r3bench.sweep.grid import Grid, check_study_name, load_grid
 from r3bench.sweep.local import gpu_ids
 from r3bench.sweep.lock import exclusive
 from r3bench.sweep.overlap import note_overlap, overlap_file
@@ -23,10 +23,18 @@ from r3bench.sweep.worker import run_job
 
 
 def open_study(grid: Grid | str, runs: Path, name: str | None = None) -> Study:
-    """The study of a grid below `runs`; nothing is written."""
+    """The study of a grid below `runs`; nothing is written.
+
+    Raises:
+        ConfigError: the grid, one of its cells or the study's name can't be used.
+    """
     if isinstance(grid, str):
         grid = load_grid(grid)
-    root = runs / (name or grid.name)
+    if name is None:
+        check_study_name(grid.name, "grid: name")
+    else:
+        check_study_name(name, "--study")
+    root = runs / (grid.name if name is None else name)
     cells, duplicates = enumerate_cells(grid, winners(root) if grid.tuning else None)
     check_tuning(grid, cells[-1].recipe, grid.name)
     return Study(root, grid, tuple(cells), tuple(duplicates))

@@ -6,14 +6,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from r3bench import catalog
+from r3bench.analysis.declared import declared_from
 from r3bench.config.load import apply_overrides, parse_recipe, read_yaml, run_id
 from r3bench.config.sections import Recipe
 from r3bench.config.trainer_fields import trainer_value
 from r3bench.errors import ConfigError
-from r3bench.sweep.design import combinations_of
+from r3bench.sweep.design import combinations_of, size_of
 from r3bench.sweep.grid import Factor, Grid, factors_of
 
 BASE_MODEL = {"base": "model"}  # factors of the run that only evaluates the model as it is before training
+MAX_RUNS = 100_000  # of a grid; each is a folder, and listing them all must stay quick
 
 
 @dataclass(frozen=True)
@@ -64,7 +66,7 @@ def enumerate_cells(
         tuned: cell name -> settings that its search found best.
 
     Raises:
-        ConfigError: a combination that isn't a valid recipe, named.
+        ConfigError: a combination that isn't a valid recipe, named, or a macro average over tasks of no cell.
     """
     path = catalog.recipe_path(grid.recipe)
     base = apply_overrides(read_yaml(path), [])
@@ -75,6 +77,11 @@ def enumerate_cells(
         assign(base, _budget_keys(grid, base))
     factors = factors_of(grid, grid.name)
     levels = {f.name: list(f.levels) for f in factors}
+    runs = size_of(grid.design, levels, grid.cells) * len(grid.seeds)
+    if runs > MAX_RUNS:
+        raise ConfigError(
+            f"{grid.name}: {runs} runs, expected at most {MAX_RUNS}; use fewer factors, or a design such as add_one"
+        )
     combinations = combinations_of(grid.design, levels, grid.cells)
 
     cells: list[Cell] = []
@@ -100,6 +107,8 @@ def enumerate_cells(
             else:
                 taken[identity] = cell
                 cells.append(cell)
+    tasks = dict.fromkeys(task for cell in cells for task in cell.recipe.eval.tasks)
+    declared_from(grid.analysis, f"{grid.name}: analysis", benchmarks=tasks)
     return cells, duplicates
 
 

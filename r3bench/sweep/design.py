@@ -3,6 +3,7 @@
 A factor's first level is its base (usually `off`), its last one its full level (usually `on`).
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from itertools import combinations, product
 from typing import Literal
@@ -56,6 +57,16 @@ def add_one(levels: Levels) -> list[Combination]:
     """The all-base cell, then each factor moved to each of its other levels in turn."""
     base = {factor: names[0] for factor, names in levels.items()}
     return [base] + [base | {factor: name} for factor, names in levels.items() for name in names[1:]]
+
+
+def size_of(design: Design, levels: Levels, listed: Sequence[Mapping[str, str]] = ()) -> int:
+    """How many combinations `design` has, without making them."""
+    if design == "list":
+        return len(listed)
+    if design in ("full", "half"):
+        whole = math.prod(len(names) for names in levels.values())
+        return whole if design == "full" else whole // 2
+    return 1 + sum(len(names) - 1 for names in levels.values())
 
 
 def combinations_of(design: Design, levels: Levels, listed: Sequence[Mapping[str, str]] = ()) -> list[Combination]:

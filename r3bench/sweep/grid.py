@@ -1,5 +1,6 @@
 """Grid files: which factors are varied, over which seeds, from which recipe, and how cells are run."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -8,9 +9,17 @@ from typing import Any, Literal
 from r3bench import catalog
 from r3bench.analysis.declared import declared_from
 from r3bench.config.load import read_yaml
-from r3bench.config.strict import build, inside
+from r3bench.config.strict import build, inside, show
 from r3bench.errors import ConfigError, nearest
 from r3bench.sweep.design import Design
+
+SEEDS = 2**32  # seeds are below this, as in a recipe
+OWN_KEYS = {  # first part of a config key -> what a grid has for it; as a factor it would change nothing, or be lost
+    "eval": "how runs are measured is the same for all of them; use the grid's 'eval' section",
+    "seed": "every cell is run with each of the grid's 'seeds'",
+    "name": "cells are named after their levels; the grid's 'name' names the study",
+}
+STUDY_NAME = re.compile(r"\w[\w.+ -]{0,99}")
 
 
 @dataclass(frozen=True)
@@ -79,6 +88,12 @@ class TuningSection:
     def __post_init__(self) -> None:
         if self.trials < 1:
             raise ValueError(f"trials: got {self.trials}, expected at least 1")
+        if not 0 <= self.seed < SEEDS:
+            raise ValueError(f"seed: got {self.seed}, expected 0 to {SEEDS - 1}")
+        for name in ("steps", "samples", "limit"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise ValueError(f"{name}: got {value}, expected at least 1")
         if not self.space:
             raise ValueError("space: empty, expected at least one config key")
 
@@ -110,8 +125,9 @@ class Grid:
     def __post_init__(self) -> None:
         if not self.seeds or len(set(self.seeds)) != len(self.seeds):
             raise ValueError(f"seeds: got {list(self.seeds)}, expected a list of distinct seeds")
-        if min(self.seeds) < 0:
-            raise ValueError(f"seeds: got {min(self.seeds)}, expected 0 or above")
+        for seed in self.seeds:
+            if not 0 <= seed < SEEDS:
+                raise ValueError(f"seeds: got {seed}, expected 0 to {SEEDS - 1}")
         if not self.factors:
             raise ValueError("factors: empty, expected at least one factor")
         if self.design == "list" and not self.cells:
@@ -159,8 +175,13 @@ def parse_grid(values: Mapping[str, Any], where: str) -> Grid:
             for cell in values["cells"]
         ]
     grid = build(Grid, values, where)
-    declared_from(grid.analysis, f"{where}: analysis")
+    if "name" in values:
+        check_study_name(grid.name, inside(where, "name"))
+    for key in grid.set:
+        if key in ("seed", "name"):
+            raise ConfigError(f"{where}: set.{key}: can't be set; {OWN_KEYS[key]}")
     parsed = {f.name: f for f in factors_of(grid, where)}
+    declared_from(grid.analysis, f"{where}: analysis", factors=parsed)
     for number, cell in enumerate(grid.cells):
         for factor, level in cell.items():
             spot = inside(where, f"cells[{number}]")
@@ -173,11 +194,35 @@ def parse_grid(values: Mapping[str, Any], where: str) -> Grid:
 
 def factors_of(grid: Grid, where: str = "grid") -> list[Factor]:
     """The factors with their levels as dotted keys to set."""
-    return [_factor(name, levels, inside(inside(where, "factors"), name)) for name, levels in grid.factors.items()]
+    spot = inside(where, "factors")
+    factors = [_factor(name, levels, inside(spot, name)) for name, levels in grid.factors.items()]
+    setter: dict[str, str] = {}
+    for factor in factors:
+        for key in {key: None for keys in factor.levels.values() for key in keys}:
+            if key in setter:
+                raise ConfigError(
+                    f"{inside(spot, factor.name)}: sets {key}, which factor '{setter[key]}' sets as well; "
+                    "expected every key in one factor"
+                )
+            setter[key] = factor.name
+    return factors
+
+
+def check_study_name(name: str, where: str) -> None:
+    """`ConfigError` unless `name` can be a folder's, everywhere."""
+    if not STUDY_NAME.fullmatch(name) or len(name.encode()) > 200:
+        raise ConfigError(
+            f"{where}: got {show(name)}, expected a plain folder name: up to 100 letters, digits, spaces and . _ + -, "
+            "the first a letter, digit or _"
+        )
 
 
 def _factor(name: str, levels: Any, where: str) -> Factor:
     components = catalog.component_names()
+    if name == "base":
+        raise ConfigError(f"{where}: 'base' marks the model before training; expected another name for this factor")
+    if name not in components:
+        _check_own(name, where)
     bundle = name not in components and "." not in name
     if bundle and not isinstance(levels, Mapping):
         raise ConfigError(
@@ -197,9 +242,17 @@ def _factor(name: str, levels: Any, where: str) -> Factor:
         for level, keys in items:
             if not isinstance(keys, Mapping) or not all(isinstance(key, str) for key in keys):
                 raise ConfigError(f"{where}.{level}: got {keys!r}, expected a mapping of config keys to values")
+            for key in keys:
+                _check_own(key, f"{where}.{level}.{key}")
         return Factor(name, {level: dict(keys) for level, keys in items}, bundle=True)
     key = f"components.{name}" if name in components else name
     return Factor(name, {level: {key: _component_value(v) if name in components else v} for level, v in items})
+
+
+def _check_own(key: str, where: str) -> None:
+    top = key.partition(".")[0]
+    if top in OWN_KEYS and ("." in key or top != "eval"):
+        raise ConfigError(f"{where}: can't be a factor; {OWN_KEYS[top]}")
 
 
 def _component_value(value: Any) -> Any:

@@ -6,6 +6,9 @@ from pathlib import Path
 import pytest
 from typer.testing import Result
 
+from r3bench.config.yaml_file import read_yaml
+from r3bench.errors import ConfigError
+
 # id, the recipe's text, the whole of stderr after "r3bench: "
 RECIPES = [
     # --- YAML itself
@@ -305,3 +308,9 @@ def test_an_unknown_recipe_names_the_nearest(r3bench: Callable[..., Result]) -> 
         "r3bench: recipe 'quikstart': not found in ./ablations/recipes or among the shipped ones; "
         "did you mean 'quickstart'?\n"
     )
+
+
+def test_a_device_is_not_read(folder: Path) -> None:
+    for path in (Path("/dev/zero"), folder):
+        with pytest.raises(ConfigError, match=f"{path}: not a regular file"):
+            read_yaml(path)

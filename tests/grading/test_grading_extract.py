@@ -104,3 +104,9 @@ def test_an_answer_of_any_length_is_bounded():
 def test_forms(response, text, form):
     answer = final_answer(response, require_boxed=False)
     assert (answer.text, answer.form) == (text, form)
+
+
+def test_deeply_nested_boxes_take_linear_time() -> None:
+    depth = 100_000  # cutting each box out would copy 3.5 * depth^2 characters: minutes
+    assert last_boxed(r"\boxed{" * depth + "7" + "}" * depth) == r"\boxed{" * (depth - 1) + "7" + "}" * (depth - 1)
+    assert last_boxed(r"\boxed{" * depth + "}" * depth) == r"\boxed{" * (depth - 1) + "}" * (depth - 1)

@@ -37,6 +37,8 @@ def test_verdicts_in_file_order(tmp_path):
     ("line", "message"),
     [
         ("{", "line 2: not valid JSON"),
+        pytest.param("[" * 200_000, "line 2: not usable JSON .nested too deeply", id="nested"),
+        pytest.param(f'{{"answer": {"1" * 5000}}}', "line 2: not usable JSON .Exceeds the limit", id="digits"),
         ("[1]", "line 2: got list, expected an object"),
         ('{"response": "x"}', "line 2: answer: got None, expected a text"),
         ('{"answer": "1", "response": ["x"]}', r"line 2: response: got \['x'\], expected a text"),

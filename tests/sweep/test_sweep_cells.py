@@ -88,7 +88,7 @@ def test_a_preset_is_a_level_and_settings_can_be_one(home, grid_values):
         ({"factors": {"trainer.learning_rat": [1e-5, 1e-4]}}, "did you mean 'learning_rate'"),
         ({"factors": {"trainer.num_generations": [8, 5]}}, "cell num_generations.5"),
         ({"seeds": [1, 1]}, "distinct seeds"),
-        ({"seeds": [-1]}, "0 or above"),
+        ({"seeds": [-1]}, "expected 0 to"),
         ({"design": "halves"}, "did you mean 'half'"),
         ({"design": "half"}, "at least 3"),
         ({"design": "list"}, "cells: missing"),
