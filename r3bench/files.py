@@ -49,9 +49,9 @@ def write_text(path: Path, content: str) -> None:
     write_bytes(path, content.encode())
 
 
-def write_json(path: Path, value: Any) -> None:
-    """Replace `path` with indented, key-sorted JSON. NaN is an error: results must be readable anywhere."""
-    write_text(path, json.dumps(value, indent=2, sort_keys=True, allow_nan=False) + "\n")
+def write_json(path: Path, value: Any, *, sort_keys: bool = True) -> None:
+    """Replace `path` with indented JSON, its keys sorted or as they come. NaN is an error: any reader must take it."""
+    write_text(path, json.dumps(value, indent=2, sort_keys=sort_keys, allow_nan=False) + "\n")
 
 
 def read_json(path: Path) -> Any:

@@ -32,7 +32,7 @@ class CellRow:
     label: str  # 'replay + ranking', 'all off', 'untrained model'
     levels: Mapping[str, str]  # factor -> level; empty for the untrained model
     base: bool
-    runs: tuple[str, ...]  # ids of all its runs, failed ones included
+    runs: tuple[str, ...]  # ids of its runs with answers here, and of those that failed
     seeds: tuple[int, ...]
     diverged: int
     failed: int
@@ -94,7 +94,9 @@ def cell_rows(results: Results, failed_score: str | None = None) -> list[CellRow
 
 
 def _row(results: Results, name: str, members: tuple[str, ...], index: int, found: _Found) -> CellRow:
-    where = np.flatnonzero(results.cell_of == index)
+    failed = np.array([r.outcome != "finished" for r in results.runs])
+    answered = np.logical_and.reduce([results.benchmarks[m].measured for m in members])
+    where = np.flatnonzero((results.cell_of == index) & (failed | answered))
     runs = [results.runs[i] for i in where]
     cell = results.cells[index] if index >= 0 else ()
     trained = [r.record.train for r in runs if r.record is not None] if index >= 0 else []

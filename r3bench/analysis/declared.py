@@ -1,7 +1,7 @@
 """What a study fixes before its runs are made, so that the analysis can't be chosen after the results are seen."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,8 +30,19 @@ class Declared:
             raise ValueError(f"failed_score: got '{self.failed_score}', expected {', '.join(FAILED_SCORES)}")
 
 
-def declared_from(values: Mapping[str, Any], where: str) -> Declared:
+def declared_from(
+    values: Mapping[str, Any],
+    where: str,
+    factors: Collection[str] | None = None,
+    benchmarks: Collection[str] | None = None,
+) -> Declared:
     """A checked `Declared` from a mapping.
+
+    Args:
+        values: the `analysis` section.
+        where: what errors call it.
+        factors: names that `primary` may have; null: not checked.
+        benchmarks: names that `macro` may have; null: not checked.
 
     Raises:
         ConfigError: naming `where`, the key, the value and what was expected.
@@ -46,6 +57,10 @@ def declared_from(values: Mapping[str, Any], where: str) -> Declared:
             raise ConfigError(f"{where}.{key}: got {value!r}, expected a number")
         if key in ("primary", "macro") and value is not None and not isinstance(value, list | tuple):
             raise ConfigError(f"{where}.{key}: got {value!r}, expected a list of names")
+    for key, kind, known in (("primary", "factor", factors), ("macro", "benchmark", benchmarks)):
+        for name in checked.get(key) or ():
+            if known is not None and name not in known:
+                raise ConfigError(f"{where}.{key}: no {kind} '{name}' in this study{nearest(name, known)}")
     try:
         return Declared(**checked)
     except ValueError as error:

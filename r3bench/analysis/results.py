@@ -96,10 +96,12 @@ def term_name(factor: str, level: str, levels: Sequence[str]) -> str:
 
 
 def order_levels(seen: Sequence[str], declared: Sequence[str] = ()) -> tuple[str, ...]:
-    """Levels with the reference first: an 'off' level if there is one, the declared order, 'on', then sorted."""
-    rest = list(dict.fromkeys([*declared, *sorted(seen, key=lambda v: (v.lower() != "on", _number(v), v))]))
-    rest = [level for level in rest if level in set(seen) or level in declared]
-    return tuple(sorted(rest, key=lambda v: v.lower() not in OFF_LEVELS))
+    """Levels with the reference first: in the declared order; without one an 'off' level if there is one, 'on', sorted.
+
+    Seen levels that were not declared come last.
+    """
+    found = sorted(seen, key=lambda v: (v.lower() not in OFF_LEVELS, v.lower() != "on", _number(v), v))
+    return tuple(dict.fromkeys([*declared, *found]))
 
 
 def _number(text: str) -> float:

@@ -11,7 +11,7 @@ from r3bench.errors import StateError
 from r3bench.files import read_json, write_json
 from r3bench.records import RunPaths, RunRecord
 from r3bench.sweep.cells import Cell, Duplicate
-from r3bench.sweep.grid import Grid
+from r3bench.sweep.grid import Grid, factors_of
 from r3bench.sweep.lock import holder
 from r3bench.sweep.worker import finished, set_aside_torn
 
@@ -47,6 +47,9 @@ class Study:
         return {
             "schema": STUDY_SCHEMA,
             "grid": plain(self.grid),
+            # lists, because their order means something (a factor's first level is its reference) and a mapping's is
+            # lost by many a JSON tool
+            "factors": [{"name": f.name, "levels": list(f.levels)} for f in factors_of(self.grid)],
             "cells": [
                 {
                     "run_id": cell.run_id,
@@ -84,7 +87,7 @@ class Study:
                 )
         description = self.describe()
         if not self.file.exists() or old != description:
-            write_json(self.file, description)
+            write_json(self.file, description, sort_keys=False)
 
     def state(self, cell: Cell) -> tuple[State, RunRecord | None]:
         """What the run directory says. Unreadable records of a cell nobody works on are set aside first."""

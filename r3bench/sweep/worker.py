@@ -43,7 +43,7 @@ def real_steps() -> Steps:
 
 
 def finished(recipe: Recipe, paths: RunPaths) -> RunRecord | None:
-    """The record of a run that is finished and measured on all the recipe asks for, else None.
+    """The record of a run that is finished and measured on all the recipe asks for, with its answers, else None.
 
     Raises:
         StateError: `run.json` is of another run (a copied directory) or torn.
@@ -58,7 +58,9 @@ def finished(recipe: Recipe, paths: RunPaths) -> RunRecord | None:
         )
     if record.train.outcome == "diverged":
         return record
-    return record if measured(record.eval, recipe.eval, _cap(recipe)) else None
+    # run.json is a summary: without the answers behind it nothing can be analysed, so they are drawn again
+    stored = all(any((paths.evaluation / task).glob("*.parquet")) for task in recipe.eval.tasks)
+    return record if stored and measured(record.eval, recipe.eval, _cap(recipe)) else None
 
 
 def lead() -> bool:

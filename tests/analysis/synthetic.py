@@ -87,7 +87,10 @@ def make_study(root: Path, spec: Spec | None = None, seed: int = 0) -> Path:
         )
         record = RunRecord(
             run_id=run_id, name=name, config_hash=f"{index + 1:012x}", seed=run_seed, factors=cell, train=train,
-            eval={} if diverged else {b: {"pass@4": 0.75, "maj@4": 0.5, "no_answer": 0.125} for b in spec.benchmarks},
+            eval={} if diverged else {
+                b: {"questions": n, "pass@4": 0.75, "maj@4": 0.5, "no_answer": 0.125}
+                for b, n in spec.benchmarks.items()
+            },
             commit="0123456789abcdef", started="2026-01-01T00:00:00+00:00", ended="2026-01-01T00:10:00+00:00",
         )  # fmt: skip
         environment = {"commit": "0123456789abcdef", "dirty": False, "python": "3.13", "packages": {"trl": "1.16.0"}}
