@@ -96,7 +96,7 @@ def about(path: Path) -> str:
     if path.suffix == ".py":
         try:
             return (ast.get_docstring(ast.parse(text)) or "").partition("\n")[0]
-        except (SyntaxError, ValueError):
+        except (SyntaxError, ValueError, RecursionError, MemoryError):  # the last two: nested too deeply
             return "(not valid Python)"
     first = text.partition("\n")[0]
     if first.startswith("#"):
@@ -218,7 +218,8 @@ def _load(name: str, path: Path) -> ModuleType:
     sys.modules[module_name] = module  # dataclasses look their module up here while they are made
     try:
         spec.loader.exec_module(module)
-    except (SyntaxError, ImportError) as error:
-        del sys.modules[module_name]
-        raise ConfigError(f"{path}: can't be imported: {error}") from error
+    # the file is the user's: whatever its top level raises, `sys.exit()` included, is its mistake and not ours
+    except (Exception, SystemExit) as error:
+        sys.modules.pop(module_name, None)
+        raise ConfigError(f"{path}: can't be imported: {type(error).__name__}: {error}") from error
     return module

@@ -24,11 +24,14 @@ class _Group(TyperGroup):
         except R3BenchError as error:
             _fail(str(error), error.exit_code)
         except OSError as error:
-            if error.errno not in NOT_OURS:
+            if error.filename is None and error.errno not in NOT_OURS:
                 raise
-            _fail(
-                f"{error.filename}: {error.strerror}" if error.filename else str(error.strerror), StateError.exit_code
-            )
+            where = f"{error.filename}: " if error.filename is not None else ""
+            _fail(where + (error.strerror or type(error).__name__), _code(error))
+
+
+def _code(error: OSError) -> int:
+    return StateError.exit_code if error.errno in NOT_OURS else R3BenchError.exit_code
 
 
 def _fail(message: str, exit_code: int) -> NoReturn:

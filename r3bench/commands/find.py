@@ -44,7 +44,7 @@ def copy(
 
     entry = catalog.find(name, kind)
     target = dest if dest is not None else Path(catalog.KINDS[entry.kind].folder)
-    if dest is None or dest.is_dir() or not dest.suffix:
+    if dest is None or dest.is_dir() or not (dest.suffix or dest.exists()):
         target = target / entry.path.name
     if target.exists() and not force:
         raise ConfigError(f"{target}: already there; --force replaces it")

@@ -35,7 +35,9 @@ def study_folder(name: str, runs: Path) -> Path:
 
 def run_folder(name: str, runs: Path) -> Path | None:
     """The directory of a run: a path, or a run id below `runs` or one of its studies; None when there is none."""
-    for folder in (Path(name), runs / name, *sorted(runs.glob(f"*/{name}"))):
+    if not name:
+        return None
+    for folder in (Path(name), runs / name, *(study / name for study in sorted(runs.glob("*/")))):
         # a model's folder has a config.json of its own, but no environment.json
         if (folder / "config.json").is_file() and (folder / "environment.json").is_file():
             return folder

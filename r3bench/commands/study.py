@@ -188,13 +188,13 @@ def _ablate(grid: str, runs: Path, study: str | None, quiet: bool, storage: str 
 
 
 def _end(report: "Report") -> None:
-    """Exit code 1, with one line, unless every cell has a record."""
-    from r3bench.errors import R3BenchError
+    """Exit code 1, or 75 after a signal, with one line, unless every cell has a record."""
+    from r3bench.errors import Interrupted, R3BenchError
 
     if not report.complete:
         total = len(report.finished) + len(report.failed) + len(report.left)
         why = f" ({report.reason})" if report.reason else ""
-        raise R3BenchError(
+        raise (Interrupted if report.interrupted else R3BenchError)(
             f"{report.study}: {len(report.finished)} of {total} runs have a record, "
             f"{len(report.failed)} failed, {len(report.left)} not run{why}"
         )

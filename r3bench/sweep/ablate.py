@@ -1,20 +1,22 @@
 """`ablate`: run a grid, or what is left of it."""
 
+import signal
 from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
-from r3bench.errors import StateError
+from r3bench.errors import Interrupted, StateError
 from r3bench.sweep.attempts import classify
 from r3bench.sweep.cells import BASE_MODEL, enumerate_cells
-from r3bench.sweep.dispatcher import Dispatcher, Report, Runner
+from r3bench.sweep.dispatcher import POLL, CancelledFailure, Dispatcher, Report, Runner
 from r3bench.sweep.executors import make_executor
 from r3bench.sweep.grid import Grid, check_study_name, load_grid
 from r3bench.sweep.local import gpu_ids
 from r3bench.sweep.lock import exclusive
 from r3bench.sweep.overlap import note_overlap, overlap_file
+from r3bench.sweep.signals import DRAIN_GRACE, end, handling
 from r3bench.sweep.strategy import check_numbers
 from r3bench.sweep.study import Study
 from r3bench.sweep.tuning import check_tuning, run_search, space_of, tuning_folder, winners
@@ -109,6 +111,7 @@ def tune(study: Study, executor: Executor, slots: int, search: Runner, say: Call
 
     Raises:
         StateError: a search failed; the others are finished first, and the same command goes on from there.
+        Interrupted: a signal asked to stop; the searches go on from their last finished trial.
     """
     seen = {cell.name: cell for cell in reversed(study.cells) if cell.factors != BASE_MODEL}
     assert study.grid.tuning is not None
@@ -118,19 +121,29 @@ def tune(study: Study, executor: Executor, slots: int, search: Runner, say: Call
         if space_of(study.grid.tuning, cell.recipe) and not (tuning_folder(study.root, name) / "tuning.json").exists()
     ]
     failed = []
-    with exclusive(study.lock):
-        waiting: dict[Future[Any], str] = {}
-        while todo or waiting:
-            while todo and len(waiting) < slots:
+    waiting: dict[Future[Any], str] = {}
+    received: list[int] = []
+
+    def on_signal(number: int, _frame: Any) -> None:
+        received.append(number)
+        for future in waiting:
+            end(future, DRAIN_GRACE if len(received) == 1 else 0.0)
+
+    with exclusive(study.lock), handling(on_signal):
+        while waiting or (todo and not received):
+            while todo and len(waiting) < slots and not received:
                 work = todo.pop(0)
                 waiting[executor.submit(search, work)] = work["recipe"]["name"]
-            done, _ = wait(waiting, return_when=FIRST_COMPLETED)
+            done, _ = wait(waiting, timeout=POLL, return_when=FIRST_COMPLETED)
             for future in done:
-                name, error = waiting.pop(future), future.exception()
+                name = waiting.pop(future)
+                error = CancelledFailure() if future.cancelled() else future.exception()
                 if error is None:
                     found = future.result()
                     say(f"{name}: tuned in {len(found['trials'])} trials: {found['params']}")
                 else:
                     failed.append(f"{name}: {classify(error).message}")
+    if received:
+        raise Interrupted(f"{study.root}: {signal.Signals(received[0]).name} received during tuning; run it again")
     if failed:
         raise StateError(f"tuning failed for {len(failed)} cells; {failed[0]}")

@@ -5,12 +5,11 @@ waits for those another process still holds, and runs the rest.
 """
 
 import signal
-import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -22,11 +21,11 @@ from r3bench.sweep.cells import Cell
 from r3bench.sweep.disk import free_gb, prune
 from r3bench.sweep.lock import exclusive, holder
 from r3bench.sweep.progress import newest_change
+from r3bench.sweep.signals import DRAIN_GRACE, end, handling
 from r3bench.sweep.study import Study
 from r3bench.sweep.worker import job, run_job
 
 HANG_GRACE = 5.0  # seconds a hung cell gets to dump its stacks and stop
-DRAIN_GRACE = 120.0  # seconds a cell gets to save when the study is interrupted
 POLL = 0.5  # seconds between looks at signals, hangs and other processes' locks
 Runner = Callable[[Mapping[str, Any]], dict[str, Any]]
 
@@ -50,6 +49,7 @@ class Report:
     failed: dict[str, Failure] = field(default_factory=dict)  # run id -> why it was given up
     left: list[str] = field(default_factory=list)  # run ids not run because of an interruption or a full disk
     reason: str | None = None  # why some are left
+    interrupted: bool = False  # a signal asked to stop
 
     @property
     def complete(self) -> bool:
@@ -108,7 +108,7 @@ class Dispatcher:
             Locked: another dispatcher is at work on this study.
             StateError: the folder belongs to another version of the grid, or can't be written.
         """
-        with exclusive(self.study.lock), self._signals(), ExitStack() as stack:
+        with exclusive(self.study.lock), handling(self._on_signal), ExitStack() as stack:
             self.study.write()
             if self.index is not None:
                 self.watchers.append(stack.enter_context(self.index(self.study)))
@@ -222,14 +222,7 @@ class Dispatcher:
             elif run.stopped is None and time.monotonic() - run.seen > limit:
                 run.stopped = "timeout"
                 self.say(f"{run.cell.run_id}: no progress for {limit:g} s; stopping it")
-                self._stop(future, HANG_GRACE, dump=True)
-
-    def _stop(self, future: Future[dict[str, Any]], grace: float, dump: bool = False) -> None:
-        stop = getattr(future, "stop", None)
-        if stop is not None:
-            stop(grace, dump)
-        else:
-            future.cancel()
+                end(future, HANG_GRACE, dump=True)
 
     def _look_elsewhere(self) -> None:
         waiting, self.elsewhere = self.elsewhere, []
@@ -245,26 +238,15 @@ class Dispatcher:
             self.report.left += [cell.run_id for cell in self.elsewhere]
             self.elsewhere = []
 
-    @contextmanager
-    def _signals(self) -> Iterator[None]:
-        """First SIGINT or SIGTERM: start nothing, let running cells save and stop. Second: kill them."""
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-        old = {number: signal.signal(number, self._on_signal) for number in (signal.SIGINT, signal.SIGTERM)}
-        try:
-            yield
-        finally:
-            for number, handler in old.items():
-                signal.signal(number, handler)
-
     def _on_signal(self, number: int, _frame: Any) -> None:
+        """First SIGINT or SIGTERM: start nothing, let running cells save and stop. Second: kill them."""
         self.signals += 1
+        self.report.interrupted = True
         if self.signals == 1:
             self._stop_filling(f"{signal.Signals(number).name} received")
         for future, run in self.running.items():
             run.stopped = "drain"
-            self._stop(future, DRAIN_GRACE if self.signals == 1 else 0.0)
+            end(future, DRAIN_GRACE if self.signals == 1 else 0.0)
 
 
 class CancelledFailure(StateError):

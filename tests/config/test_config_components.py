@@ -81,13 +81,15 @@ def test_its_settings_are_checked_like_a_shipped_ones(
 @pytest.mark.parametrize(
     ("source", "message"),
     [
-        ("def broken(:\n", "can't be imported: invalid syntax"),
-        ("import no_such_package_anywhere\n", "can't be imported: No module named 'no_such_package_anywhere'"),
+        ("def broken(:\n", "can't be imported: SyntaxError: invalid syntax"),
+        ("import no_such_package_anywhere\n", "can't be imported: ModuleNotFoundError: No module named 'no_such"),
+        ("print(nothing)\n", "can't be imported: NameError: name 'nothing' is not defined"),
+        ("import sys\nsys.exit('bye')\n", "can't be imported: SystemExit: bye"),
         ("x = 1\n", "no Component subclass with name = 'nudge'"),
         (NUDGE.replace('name = "nudge"', 'name = "other"'), "no Component subclass with name = 'nudge'"),
         (NUDGE.replace("    Config = NudgeConfig\n", ""), "Nudge.Config: got None, expected a frozen dataclass"),
     ],
-    ids=["syntax", "import", "empty", "other_name", "no_config"],
+    ids=["syntax", "import", "name", "exit", "empty", "other_name", "no_config"],
 )
 def test_a_file_that_is_no_component_is_named(
     r3bench: Callable[..., Result], components: Path, source: str, message: str
