@@ -124,15 +124,22 @@ def _row(results: Results, name: str, members: tuple[str, ...], index: int, foun
         generated_tokens=float(np.mean([t.generated_tokens for t in trained])) if trained else None,
         train_seconds=float(np.mean([t.train_seconds for t in trained])) if trained else None,
         acted=acted,
-        summary=_summary([r.record.eval for r in runs if r.record is not None], members),
+        summary=_summary(results, [r.record.eval for r in runs if r.record is not None], members),
     )
 
 
-def _summary(records: Sequence[Mapping[str, Mapping[str, Any]]], members: tuple[str, ...]) -> dict[str, float]:
-    """Figures of the evaluation that every run has, averaged over runs; empty for a macro average."""
+def _summary(
+    results: Results, records: Sequence[Mapping[str, Mapping[str, Any]]], members: tuple[str, ...]
+) -> dict[str, float]:
+    """Figures of the evaluation that every run has, averaged over runs; empty for a macro average.
+
+    They can't be had for a part of a run's questions: a run measured on more than are analysed doesn't enter.
+    """
     if len(members) > 1:
         return {}
+    count = len(results.benchmarks[members[0]].questions)
     found = [r[members[0]] for r in records if members[0] in r]
+    found = [f for f in found if f.get("questions", count) == count]
     wanted = [
         k for k in (found[0] if found else ()) if k.startswith(("pass@", "maj@")) or k in ("no_answer", "timeouts")
     ]

@@ -137,7 +137,10 @@ def answer_table(results: Results, benchmark: str, rows: Sequence[CellRow]) -> T
         return None
     body = [[Entry(r.label), *(Entry(points(r.summary.get(k)), r.summary.get(k)) for k in keys)] for r in rows]
     heads = [Column({"no_answer": "no answer %", "timeouts": "timed out %"}.get(k, k)) for k in keys]
-    notes = ["means over runs, in points, without intervals: accuracy is what the analysis is about"]
+    notes = [
+        "means over runs measured on exactly these questions, in points, without intervals: accuracy is what the "
+        "analysis is about"
+    ]
     return Table(
         f"{results.name}: answers, {benchmark}", [Column("cell", "left"), *heads], body, notes, f"answers-{benchmark}"
     )

@@ -117,7 +117,7 @@ def test_one_run_measured_further_does_not_remove_the_others(root):
         more = table.set_column(0, "question", pa.array([f"r{q}" for q in table["question"].to_pylist()]))
         pq.write_table(pa.concat_tables([table, more]), shard)
     record = read_record(RunPaths(root / RUN))
-    measured = {**record.eval["embedded"], "questions": 80}
+    measured = {**record.eval["embedded"], "questions": 80, "pass@4": 1.0}
     write_record(dataclasses.replace(record, eval={"embedded": measured}), RunPaths(root / RUN))
     after = load_study(root)
     for name in ("samples", "correct", "truncated", "tokens"):
@@ -125,6 +125,7 @@ def test_one_run_measured_further_does_not_remove_the_others(root):
         np.testing.assert_array_equal(old, new)
     assert any(n.startswith("embedded: 40 of 80 questions left out") for n in after.notes)
     assert set(runs_column(root).values()) == {"-", "2"}
+    assert all(row.summary["pass@4"] == 0.75 for row in cell_rows(after))  # what was counted over 80 is not mixed in
 
 
 def test_a_run_measured_on_other_questions_is_left_out(root):
