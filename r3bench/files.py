@@ -55,13 +55,35 @@ def write_json(path: Path, value: Any, *, sort_keys: bool = True) -> None:
 
 
 def read_json(path: Path) -> Any:
-    """Parse a JSON file; a missing or torn one is a `StateError` that names it."""
+    """Parse a JSON file; a missing or torn one, or a folder, is a `StateError` that names it."""
     try:
         return json.loads(path.read_text())
     except FileNotFoundError as error:
         raise StateError(f"{path}: no such file") from error
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+    except IsADirectoryError as error:
+        raise StateError(f"{path}: is a folder, expected a file") from error
+    except (ValueError, RecursionError) as error:  # also a number with thousands of digits, and deep nesting
         raise StateError(f"{path}: not readable as JSON ({error}); the file is torn or was edited") from error
+
+
+JSON_KINDS = {dict: "a mapping", list: "a list", str: "a text", int: "an integer", float: "a number"}
+
+
+def expect(value: Any, where: Path | str, /, **keys: type) -> dict[str, Any]:
+    """`value`, if it is a mapping with values of these types under `keys`.
+
+    Raises:
+        StateError: it is JSON, but not what we write there; names `where` and the key.
+    """
+    if not isinstance(value, dict):
+        raise StateError(f"{where}: got {repr(value)[:40]}, expected a mapping; the file is not ours or was edited")
+    for key, kind in keys.items():
+        found = value.get(key)
+        fits = isinstance(found, int | float) if kind is float else isinstance(found, kind)
+        if not fits or isinstance(found, bool):
+            got = f"got {repr(found)[:40]}" if key in value else "missing"
+            raise StateError(f"{where}: {key}: {got}, expected {JSON_KINDS[kind]}; the file is not ours or was edited")
+    return value
 
 
 def append_jsonl(path: Path, record: dict[str, Any]) -> None:
@@ -86,7 +108,7 @@ def read_jsonl(path: Path) -> list[dict[str, Any]]:
             continue
         try:
             record = json.loads(line)
-        except (json.JSONDecodeError, UnicodeDecodeError):
+        except (ValueError, RecursionError):
             continue
         if isinstance(record, dict):
             records.append(record)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from r3bench.errors import StateError
-from r3bench.files import read_json, write_json
+from r3bench.files import expect, read_json, write_json
 
 SCHEMA = 1
 Outcome = Literal["finished", "diverged", "failed"]
@@ -123,7 +123,51 @@ def read_record(paths: RunPaths) -> RunRecord:
         raise StateError(
             f"{paths.record}: schema {values.get('schema') if isinstance(values, dict) else None!r}, expected {SCHEMA}"
         )
+    expect(values, paths.record, run_id=str, name=str, seed=int, factors=dict, train=dict, eval=dict)
+    for task, summary in values["eval"].items():
+        expect(summary, f"{paths.record}: eval.{task}")
     try:
-        return RunRecord(**{**values, "train": TrainRecord(**values["train"])})
-    except (TypeError, KeyError) as error:
+        return RunRecord(**{**values, "train": _train_record(values["train"], f"{paths.record}: train")})
+    except TypeError as error:
         raise StateError(f"{paths.record}: not a run record ({error})") from error
+
+
+def read_train(paths: RunPaths) -> TrainRecord:
+    """Training's part of the record; `StateError` for a torn or foreign file."""
+    return _train_record(read_json(paths.train), str(paths.train))
+
+
+def _train_record(values: Any, where: str) -> TrainRecord:
+    expect(values, where, outcome=str, steps=int, generated_tokens=float, train_seconds=float)
+    try:
+        return TrainRecord(**values)
+    except TypeError as error:
+        raise StateError(f"{where}: not a training record ({error})") from error
+
+
+def read_study(file: Path) -> dict[str, Any]:
+    """The content of `study.json`; `StateError` for a torn or foreign file."""
+    return check_study(read_json(file), file)
+
+
+def check_study(spec: Any, file: Path) -> dict[str, Any]:
+    """`spec`, if it has what readers of `study.json` rely on.
+
+    Raises:
+        StateError: it is not a study's; names the file and the key.
+    """
+    expect(spec, file, cells=list)
+    for number, cell in enumerate(spec["cells"]):
+        expect(cell, f"{file}: cells[{number}]", run_id=str, name=str, seed=int, factors=dict)
+    if "grid" in spec:
+        grid = expect(spec["grid"], f"{file}: grid")
+        if grid.get("factors") is not None:
+            for factor, levels in expect(grid, f"{file}: grid", factors=dict)["factors"].items():
+                if not isinstance(levels, list):
+                    expect(levels, f"{file}: grid.factors.{factor}")
+    if "duplicates" in spec:
+        expect(spec, file, duplicates=list)
+    if "factors" in spec:
+        for number, factor in enumerate(expect(spec, file, factors=list)["factors"]):
+            expect(factor, f"{file}: factors[{number}]", name=str, levels=list)
+    return dict(spec)

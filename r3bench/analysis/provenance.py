@@ -8,7 +8,7 @@ from r3bench.analysis.cells import BASE_LABEL
 from r3bench.analysis.results import Results, Run
 from r3bench.analysis.study import load_study, run_folder
 from r3bench.errors import ConfigError, StateError, nearest
-from r3bench.files import read_json
+from r3bench.files import expect, read_json
 
 
 def trace(study: Path, cell: str) -> dict[str, Any]:
@@ -90,7 +90,7 @@ def _describe(results: Results, run: Run, study: Path) -> dict[str, Any]:
         "files": sorted(str(p) for p in root.glob("*.json*")),
     }
     try:
-        environment = read_json(root / "environment.json")
+        environment = expect(read_json(root / "environment.json"), root / "environment.json")
     except StateError as error:
         environment = {"missing": str(error)}
     found["environment"] = environment

@@ -8,8 +8,8 @@ from r3bench.analysis.counts import task_scores
 from r3bench.analysis.declared import declared_from
 from r3bench.analysis.results import Results, Run, order_levels
 from r3bench.errors import StateError
-from r3bench.files import read_json, read_jsonl
-from r3bench.records import RunPaths, RunRecord, read_record
+from r3bench.files import expect, read_json, read_jsonl
+from r3bench.records import RunPaths, RunRecord, read_record, read_study
 
 BASE_MODEL = {"base": "model"}  # factors of the run that is the model before training
 
@@ -17,7 +17,9 @@ BASE_MODEL = {"base": "model"}  # factors of the run that is the model before tr
 def _overlap_notes(folder: Path) -> list[str]:
     """What `overlap.json` says of training questions that stand in the benchmarks; nothing where it was not counted."""
     path = folder / "overlap.json"
-    counts = read_json(path) if path.exists() else {}
+    counts = expect(read_json(path), path) if path.exists() else {}
+    for task, found in counts.items():
+        expect(found, f"{path}: {task}", exact=int, near=int, questions=int)
     return [
         f"training questions found in {task}: {found['exact']} word for word and {found['near']} nearly "
         f"(half of the 8-grams), of {found['questions']}"
@@ -38,7 +40,7 @@ def load_study(folder: Path, *, metrics: bool = False) -> Results:
     """
     if not folder.is_dir():
         raise StateError(f"{folder}: no such study folder")
-    spec = read_json(folder / "study.json") if (folder / "study.json").exists() else {}
+    spec = read_study(folder / "study.json") if (folder / "study.json").exists() else {}
     paths, records, foreign = _records(folder, {c["run_id"] for c in spec.get("cells", ())})
     if not paths:
         raise StateError(

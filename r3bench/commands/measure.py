@@ -205,13 +205,14 @@ def _regrade(
 ) -> None:
     from r3bench.errors import ConfigError, nearest
     from r3bench.evaluation.regrade import regrade
-    from r3bench.files import read_json
+    from r3bench.files import expect, read_json
 
     if grader not in ("math-verify", "exact"):
         raise ConfigError(f"--grader: got '{grader}'{nearest(grader, ('math-verify', 'exact'))}")
     if require_boxed is None:  # as the run was graded
         config = folder / "config.json"
-        require_boxed = read_json(config)["eval"]["require_boxed"] if config.is_file() else True
+        asked = expect(read_json(config), config, eval=dict)["eval"] if config.is_file() else {}
+        require_boxed = asked.get("require_boxed", True) is not False
     found = regrade(folder, grader=grader, require_boxed=require_boxed, tasks=tasks)  # type: ignore[arg-type]
     if as_json:
         print_json(found)

@@ -62,6 +62,8 @@ def parse_recipe(values: Mapping[str, Any], where: str) -> Recipe:
     Raises:
         ConfigError: naming `where`, the key, the value and what was expected.
     """
+    if not isinstance(values, Mapping):
+        raise ConfigError(f"{where}: got {show(values)}, expected a mapping of sections")
     values = dict(values)
     for section, key in SHORTHAND.items():
         if isinstance(values.get(section), str):

@@ -12,10 +12,10 @@ from concurrent.futures import BrokenExecutor, CancelledError
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from r3bench.errors import Diverged, Interrupted
-from r3bench.files import append_jsonl, read_jsonl
+from r3bench.files import append_jsonl, expect, read_jsonl
 from r3bench.sweep.lock import Locked
 
 FailureKind = Literal["bug", "diverged", "out_of_memory", "preempted", "timeout", "disk", "locked"]
@@ -111,14 +111,19 @@ def failures(directory: Path) -> list[Failure]:
         if record.get("event") == "gave_up":
             found = []
         elif record.get("event") == "failure":
-            found.append(Failure(record["kind"], record["message"], record.get("detail", "")))
+            found.append(_failure(record, directory))
     return found
 
 
 def last_failure(directory: Path) -> Failure | None:
     """The most recent failure, counted or not."""
     records = [r for r in read_jsonl(attempts_file(directory)) if r.get("event") == "failure"]
-    return Failure(records[-1]["kind"], records[-1]["message"], records[-1].get("detail", "")) if records else None
+    return _failure(records[-1], directory) if records else None
+
+
+def _failure(record: dict[str, Any], directory: Path) -> Failure:
+    expect(record, attempts_file(directory), kind=str, message=str)
+    return Failure(record["kind"], record["message"], str(record.get("detail", "")))
 
 
 def counts(directory: Path) -> Counter[str]:

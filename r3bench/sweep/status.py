@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from r3bench.errors import StateError
-from r3bench.files import read_json
-from r3bench.records import RunPaths
+from r3bench.files import expect, read_json
+from r3bench.records import RunPaths, read_study
 from r3bench.sweep.attempts import attempts_file
 from r3bench.sweep.lock import holder
 
@@ -64,7 +64,7 @@ def status(study: Path) -> StudyStatus:
     file = study / "study.json"
     if not file.exists():
         raise StateError(f"{study}: no study here (no study.json); start one with r3bench ablate")
-    spec = read_json(file)
+    spec = read_study(file)
     held = holder(study / "study.lock")
     who = f"process {held['pid']} on {held['host']} since {held['since']}" if held else None
     return StudyStatus(study.name, who if held else None, [_cell(study, cell) for cell in spec["cells"]])
@@ -88,7 +88,10 @@ def _cell(study: Path, cell: dict[str, Any]) -> CellStatus:
     events = _last_lines(attempts_file(paths.root))
     starts = sum(event.get("event") == "start" for event in events)
     failures = [event for event in events if event.get("event") == "failure"]
-    failure = f"{failures[-1]['kind']}: {failures[-1]['message']}" if failures else None
+    failure = None
+    if failures:
+        last = expect(failures[-1], attempts_file(paths.root), kind=str, message=str)
+        failure = f"{last['kind']}: {last['message']}"
     if not events:
         return CellStatus(**about, state="to do")
     state: CellState = "interrupted"
@@ -101,10 +104,10 @@ def _cell(study: Path, cell: dict[str, Any]) -> CellStatus:
 
 def _recorded(paths: RunPaths, about: dict[str, Any]) -> CellStatus:
     try:
-        record = read_json(paths.record)
-        train = record["train"]
+        record = expect(read_json(paths.record), paths.record, train=dict, eval=dict)
+        train = expect(record["train"], paths.record, steps=int, generated_tokens=float, train_seconds=float)
         accuracy = {
-            task: next(value for key, value in summary.items() if key.startswith("avg@"))
+            task: float(next(v for k, v in expect(summary, paths.record).items() if k.startswith("avg@")))
             for task, summary in record["eval"].items()
         }
         seconds = train["train_seconds"]
@@ -120,7 +123,7 @@ def _recorded(paths: RunPaths, about: dict[str, Any]) -> CellStatus:
             accuracy=accuracy,
             failure=train["reason"],
         )
-    except (StateError, KeyError, TypeError, StopIteration):
+    except (StateError, KeyError, TypeError, ValueError, StopIteration):
         return CellStatus(**about, state="torn", failure="run.json can't be read; r3bench ablate makes it again")
 
 
@@ -129,6 +132,9 @@ def _progress(paths: RunPaths) -> dict[str, Any]:
     if not lines:
         return {}
     last = lines[-1]
+    for key in ("step", "elapsed", "generated_tokens"):
+        if last.get(key) is not None:
+            expect(last, paths.metrics, **{key: float})
     step, seconds, tokens = last.get("step"), last.get("elapsed"), last.get("generated_tokens")
     steps = _planned_steps(paths)
     left = None
@@ -140,10 +146,10 @@ def _progress(paths: RunPaths) -> dict[str, Any]:
 
 def _planned_steps(paths: RunPaths) -> int | None:
     try:
-        steps = read_json(paths.config)["trainer"].get("max_steps", -1)
-    except (StateError, KeyError):
+        steps = expect(read_json(paths.config), paths.config, trainer=dict)["trainer"].get("max_steps")
+    except StateError:
         return None
-    return int(steps) if steps and steps > 0 else None
+    return steps if isinstance(steps, int) and steps > 0 else None
 
 
 def _last_lines(path: Path) -> list[dict[str, Any]]:
@@ -161,7 +167,7 @@ def _last_lines(path: Path) -> list[dict[str, Any]]:
     for line in chunk.split(b"\n"):
         try:
             record = json.loads(line)
-        except (json.JSONDecodeError, UnicodeDecodeError):
+        except (ValueError, RecursionError):
             continue
         if isinstance(record, dict):
             found.append(record)

@@ -9,7 +9,7 @@ from r3bench.config.load import config_hash
 from r3bench.config.strict import plain
 from r3bench.errors import StateError
 from r3bench.files import read_json, write_json
-from r3bench.records import RunPaths, RunRecord
+from r3bench.records import RunPaths, RunRecord, check_study
 from r3bench.sweep.cells import Cell, Duplicate
 from r3bench.sweep.grid import Grid, factors_of
 from r3bench.sweep.lock import holder
@@ -74,10 +74,10 @@ class Study:
             try:
                 old = read_json(self.file)
             except StateError:
-                old = {}  # torn: everything in it follows from the grid
+                old = None  # torn: everything in it follows from the grid
             stale = [
                 cell["run_id"]
-                for cell in old.get("cells", ())
+                for cell in (check_study(old, self.file)["cells"] if old is not None else ())
                 if cell["run_id"] not in known and (self.root / cell["run_id"]).is_dir()
             ]
             if stale:

@@ -16,7 +16,7 @@ from r3bench.config.sections import Recipe
 from r3bench.config.strict import build, plain
 from r3bench.config.trainer_fields import trainer_value
 from r3bench.errors import ConfigError
-from r3bench.files import read_json, write_json
+from r3bench.files import expect, read_json, write_json
 from r3bench.sweep.cells import assign
 from r3bench.sweep.cost import is_validation
 from r3bench.sweep.grid import Grid, TuningSection
@@ -76,7 +76,8 @@ def tuning_folder(root: Path, cell: str) -> Path:
 
 def winners(root: Path) -> dict[str, dict[str, Any]]:
     """Cell name -> winning settings of the finished searches of a study."""
-    return {path.parent.name: read_json(path)["params"] for path in sorted(root.glob("tuning/*/tuning.json"))}
+    found = {path: read_json(path) for path in sorted(root.glob("tuning/*/tuning.json"))}
+    return {path.parent.name: expect(content, path, params=dict)["params"] for path, content in found.items()}
 
 
 def job(grid: Grid, recipe: Recipe, root: Path) -> dict[str, Any]:

@@ -14,8 +14,8 @@ from r3bench.config.sections import Recipe
 from r3bench.config.trainer_fields import trainer_value
 from r3bench.errors import Diverged, R3BenchError, StateError
 from r3bench.evaluation.settings import measured
-from r3bench.files import read_json, write_json
-from r3bench.records import RunPaths, RunRecord, TrainRecord, read_record, write_record
+from r3bench.files import expect, read_json, write_json
+from r3bench.records import RunPaths, RunRecord, TrainRecord, read_record, read_train, write_record
 from r3bench.sweep.attempts import attempt
 from r3bench.sweep.card import write_card
 from r3bench.sweep.cells import BASE_MODEL
@@ -151,13 +151,14 @@ def _describe(recipe: Recipe, paths: RunPaths, environment: dict[str, Any]) -> N
     started = datetime.now(UTC).isoformat("T", "seconds")
     if paths.environment.exists():
         with contextlib.suppress(StateError):
-            started = read_json(paths.environment).get("started", started)  # of the first attempt
+            before = expect(read_json(paths.environment), paths.environment, started=str)
+            started = before["started"]  # of the first attempt
     write_json(paths.environment, {**environment, "started": started})
 
 
 def _trained(recipe: Recipe, halvings: int, paths: RunPaths, quiet: bool, steps: Steps) -> TrainRecord:
     if paths.train.exists():
-        return TrainRecord(**read_json(paths.train))
+        return read_train(paths)
     check_sources(recipe)
     try:
         record = steps.train(smaller_batches(recipe, halvings), paths, quiet=quiet)
