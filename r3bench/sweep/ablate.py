@@ -38,7 +38,7 @@ def open_study(grid: Grid | str, runs: Path, name: str | None = None) -> Study:
         check_study_name(name, "--study")
     root = runs / (grid.name if name is None else name)
     cells, duplicates = enumerate_cells(grid, winners(root) if grid.tuning else None)
-    check_tuning(grid, cells[-1].recipe, grid.name)
+    check_tuning(grid, [cell.recipe for cell in cells if cell.factors != BASE_MODEL], grid.name)
     return Study(root, grid, tuple(cells), tuple(duplicates))
 
 
@@ -70,10 +70,12 @@ def ablate(
     Raises:
         ConfigError: the grid or one of its cells can't be used.
         Locked: another dispatcher is at work on this study.
-        StateError: the folder belongs to another version of the grid, or can't be written.
+        StateError: the folder belongs to another version of the grid, or can't be written, or finished runs lack a
+            measurement and their weights.
     """
     opened = open_study(grid, runs, study)
     _check_numbers(opened)
+    opened.check_weights()
     for duplicate in opened.duplicates:
         say(f"{duplicate.name} s{duplicate.seed}: not run, {duplicate.reason}; {duplicate.same_as} stands for it")
     from r3bench.sweep.index import Index

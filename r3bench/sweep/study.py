@@ -9,8 +9,8 @@ from r3bench.config.load import config_hash
 from r3bench.config.strict import plain
 from r3bench.errors import StateError
 from r3bench.files import read_json, write_json
-from r3bench.records import RunPaths, RunRecord, check_study
-from r3bench.sweep.cells import Cell, Duplicate
+from r3bench.records import RunPaths, RunRecord, check_study, read_record
+from r3bench.sweep.cells import BASE_MODEL, Cell, Duplicate
 from r3bench.sweep.grid import Grid, factors_of
 from r3bench.sweep.lock import holder
 from r3bench.sweep.worker import finished, set_aside_torn
@@ -99,6 +99,32 @@ class Study:
         set_aside_torn(paths)
         record = finished(cell.recipe, paths)
         return ("finished", record) if record else ("to_do", None)
+
+    def check_weights(self) -> None:
+        """Refuse to start when finished runs lack a measurement that their weights would be needed for.
+
+        Raises:
+            StateError: some do; names one.
+        """
+        lost = [cell.run_id for cell in self.cells if cell.factors != BASE_MODEL and self._weightless(cell)]
+        if lost:
+            raise StateError(
+                f"{self.root}: {len(lost)} finished runs are to be measured again, but their weights were not kept; "
+                f"remove {lost[0]} to train it again{' (and the others likewise)' if len(lost) > 1 else ''}, or take "
+                "back what the grid asks for in addition"
+            )
+
+    def _weightless(self, cell: Cell) -> bool:
+        paths = self.paths(cell)
+        if paths.model.is_dir() or not (paths.record.exists() and paths.train.exists()):
+            return False
+        if holder(paths.lock) is not None:
+            return False
+        try:
+            record = read_record(paths)
+        except StateError:
+            return False  # torn or foreign; said when it is its turn
+        return record.train.outcome == "finished" and finished(cell.recipe, paths) is None
 
     def foreign(self) -> Sequence[str]:
         """Run directories in the folder that are not this grid's: copies, or runs started by hand."""

@@ -7,9 +7,9 @@ with the winner, so that the search's luck isn't part of the result. `tuning.jso
 import dataclasses
 import hashlib
 import statistics
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 from r3bench.config.load import parse_recipe, resolved
 from r3bench.config.sections import Recipe
@@ -19,7 +19,7 @@ from r3bench.errors import ConfigError
 from r3bench.files import expect, read_json, write_json
 from r3bench.sweep.cells import assign
 from r3bench.sweep.cost import is_validation
-from r3bench.sweep.grid import Grid, TuningSection
+from r3bench.sweep.grid import Grid, TuningSection, factors_of
 from r3bench.sweep.worker import Steps, run_cell
 
 if TYPE_CHECKING:
@@ -29,10 +29,18 @@ SHORT = 0.25  # share of the steps after which a trial can be pruned
 STARTUP = 3  # trials that are never pruned
 
 
-def check_tuning(grid: Grid, recipe: Recipe, where: str) -> None:
-    """`ConfigError` for a space with bad entries, or a search on anything but a validation split."""
+def check_tuning(grid: Grid, recipes: Sequence[Recipe], where: str) -> None:
+    """`ConfigError` for a space with bad entries, or a search on anything but a validation split.
+
+    Args:
+        grid: the grid.
+        recipes: of its cells; every one has the same eval section.
+        where: what to call the grid.
+    """
     if grid.tuning is None:
         return
+    recipe = recipes[-1]
+    varied = {key: f.name for f in factors_of(grid, where) for level in f.levels.values() for key in level}
     if grid.tuning.task in recipe.eval.tasks or not is_validation(grid.tuning.task):
         raise ConfigError(
             f"{where}: tuning.task: got '{grid.tuning.task}', expected a task that reads a validation split and isn't "
@@ -43,21 +51,47 @@ def check_tuning(grid: Grid, recipe: Recipe, where: str) -> None:
             raise ConfigError(
                 f"{where}: tuning.space.{key}: can't be tuned; expected a trainer, reward or component key"
             )
-        if isinstance(spec, Mapping):
-            if not _is_range(spec):
-                raise ConfigError(
-                    f"{where}: tuning.space.{key}: got {dict(spec)!r}, expected low < high with optional log and step"
-                )
-        elif not isinstance(spec, list) or len(spec) < 2:
-            raise ConfigError(f"{where}: tuning.space.{key}: got {spec!r}, expected low and high, or a list of choices")
+        spot = f"{where}: tuning.space.{key}"
+        if key in varied:
+            raise ConfigError(f"{spot}: factor '{varied[key]}' sets it as well; expected one that no factor sets")
+        values = _extremes(spec, spot)
+        having = next((r for r in recipes if key in space_of(grid.tuning, r)), None)
+        if having is None:
+            raise ConfigError(f"{spot}: no cell has this component on")
+        for value in values:
+            settings = resolved(having)
+            assign(settings, {key: value})
+            parse_recipe(settings, f"{where}, tuning.space with {key} = {value!r}")
 
 
-def _is_range(spec: Mapping[str, Any]) -> bool:
-    low, high = spec.get("low"), spec.get("high")
-    for bound in (low, high):
-        if not isinstance(bound, int | float) or isinstance(bound, bool):
-            return False
-    return not set(spec) - {"low", "high", "log", "step"} and float(spec["low"]) < float(spec["high"])
+def _extremes(spec: Any, spot: str) -> list[Any]:
+    """The choices of an entry of the space, or the lowest and highest value of its range."""
+    if isinstance(spec, list) and len(spec) >= 2:
+        for choice in spec:
+            if not isinstance(choice, str | int | float | bool | None):
+                raise ConfigError(f"{spot}: got {choice!r}, expected texts, numbers, true, false or null as choices")
+        return spec
+    if not isinstance(spec, Mapping):
+        raise ConfigError(f"{spot}: got {spec!r}, expected low and high, or a list of choices")
+    low, high, step, log = spec.get("low"), spec.get("high"), spec.get("step"), spec.get("log", False)
+    if not _is_number(low) or not _is_number(high) or not low < high or set(spec) - {"low", "high", "log", "step"}:
+        raise ConfigError(f"{spot}: got {dict(spec)!r}, expected low < high with optional log and step")
+    if not isinstance(log, bool):
+        raise ConfigError(f"{spot}: log: got {log!r}, expected true or false")
+    if log and low <= 0:
+        raise ConfigError(f"{spot}: low: got {low}, expected a number above 0 with log")
+    if step is None:
+        return [low, high]
+    if log:
+        raise ConfigError(f"{spot}: log and step exclude each other")
+    whole = isinstance(low, int) and isinstance(high, int)
+    if not _is_number(step) or step <= 0 or (whole and not isinstance(step, int)):
+        raise ConfigError(f"{spot}: step: got {step!r}, expected {'an integer' if whole else 'a number'} above 0")
+    return [low, low + (high - low) // step * step]
+
+
+def _is_number(value: Any) -> TypeGuard[int | float]:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def space_of(section: TuningSection, recipe: Recipe) -> dict[str, Any]:

@@ -158,7 +158,13 @@ def _describe(recipe: Recipe, paths: RunPaths, environment: dict[str, Any]) -> N
 
 def _trained(recipe: Recipe, halvings: int, paths: RunPaths, quiet: bool, steps: Steps) -> TrainRecord:
     if paths.train.exists():
-        return read_train(paths)
+        record = read_train(paths)
+        if record.outcome == "finished" and not paths.model.is_dir():
+            raise StateError(
+                f"{paths.root}: trained, but its weights were not kept, so it can't be measured; remove the folder to "
+                "train it again"
+            )
+        return record
     check_sources(recipe)
     try:
         record = steps.train(smaller_batches(recipe, halvings), paths, quiet=quiet)
