@@ -20,6 +20,8 @@ def quickstart(runs: Runs = RUNS, quiet: Quiet = False) -> None:
     from r3bench.commands.result import make_report, show_tables
 
     report = _ablate("quickstart", runs, None, quiet)
+    if report.interrupted:
+        _end(report)
     show_tables(report.study, None)
     typer.echo(f"report: {make_report(report.study, figures=False)}")
     _end(report)

@@ -6,6 +6,7 @@ with the winner, so that the search's luck isn't part of the result. `tuning.jso
 
 import dataclasses
 import hashlib
+import re
 import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -104,14 +105,17 @@ def space_of(section: TuningSection, recipe: Recipe) -> dict[str, Any]:
 
 
 def tuning_folder(root: Path, cell: str) -> Path:
-    """Where a cell's search is."""
-    return root / "tuning" / cell
+    """Where a cell's search is. A name that holds a model's or path's slashes is spelled without, and told apart."""
+    slug = re.sub(r"[^\w.+-]+", "-", cell).strip("-.")
+    if slug != cell or len(slug) > 100:
+        slug = f"{slug[:100]}-{hashlib.sha256(cell.encode()).hexdigest()[:8]}"
+    return root / "tuning" / slug
 
 
 def winners(root: Path) -> dict[str, dict[str, Any]]:
     """Cell name -> winning settings of the finished searches of a study."""
     found = {path: read_json(path) for path in sorted(root.glob("tuning/*/tuning.json"))}
-    return {path.parent.name: expect(content, path, params=dict)["params"] for path, content in found.items()}
+    return {expect(content, path, cell=str, params=dict)["cell"]: content["params"] for path, content in found.items()}
 
 
 def job(grid: Grid, recipe: Recipe, root: Path) -> dict[str, Any]:

@@ -61,7 +61,7 @@ def test_interrupted_tuning_goes_on_with_the_next_search(home, grid_values, numb
         searched.append(work["recipe"]["name"])
         if len(searched) == 1:
             os.kill(os.getpid(), number)
-        result = {"trials": [1], "params": {"trainer.learning_rate": 1e-4}}
+        result = {"cell": searched[-1], "trials": [1], "params": {"trainer.learning_rate": 1e-4}}
         write_json(home / "runs" / "toy" / "tuning" / searched[-1] / "tuning.json", result)
         return result
 

@@ -126,3 +126,15 @@ def test_bad_searches_are_refused(home, values, change, message):
     values["tuning"] |= change
     with pytest.raises(ConfigError, match=message):
         open_study(parse_grid(values, "toy.yaml"), home / "runs")
+
+
+def test_a_level_with_slashes_stays_in_the_tuning_folder_and_gets_its_winner(home, values):
+    levels = {"off": {"reward.length_bonus": False}, "../../../evil/a": {"reward.length_bonus": True}}
+    values |= {"factors": {"replay": ["off", "on"], "bonus": levels}}
+    values["tuning"] |= {"trials": 2, "space": {"trainer.learning_rate": [2e-4, 3e-4]}}
+    report, study = run(home, values)
+    assert report.complete
+    assert len(list((home / "runs" / "toy" / "tuning").glob("*/tuning.json"))) == 4
+    assert {path.name for path in home.iterdir()} == {"runs"}
+    rates = {cell.recipe.trainer["learning_rate"] for cell in study.cells if cell.name != "base-model"}
+    assert rates <= {2e-4, 3e-4}
