@@ -17,9 +17,9 @@ from r3bench.config.sections import LoraSection, Recipe
 from r3bench.config.strict import plain
 from r3bench.config.trainer_fields import trainer_value
 from r3bench.errors import ConfigError, Diverged, Interrupted
-from r3bench.files import read_json, sync_directory, write_json
+from r3bench.files import sync_directory, write_json
 from r3bench.grading import Grader
-from r3bench.records import RunPaths, TrainRecord
+from r3bench.records import RunPaths, TrainRecord, read_train
 from r3bench.training import checkpoint, trl_adapter
 from r3bench.training.args import R3Config
 from r3bench.training.budget import StopAtTokens
@@ -42,7 +42,7 @@ def train(recipe: Recipe, paths: RunPaths, *, quiet: bool = False) -> TrainRecor
         Interrupted: a signal asked to stop; a checkpoint was saved.
     """
     if paths.train.exists():
-        return TrainRecord(**read_json(paths.train))
+        return read_train(paths)
     if quiet:
         transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()
