@@ -26,8 +26,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from r3bench.components._mixing import mixed_advantages, pick_rows, still_free, trainer_scale
 from r3bench.training.component import Component, Facts, Group, Mixture, PlannedGroup, Step, Weight
+from r3bench.training.mixed_groups import mixed_advantages, pick_rows, still_free, trainer_scale
 
 
 def draw_questions(

@@ -29,9 +29,9 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from r3bench.components._mixing import still_free
 from r3bench.training.answers import last_boxed
 from r3bench.training.component import Component, Group, Mixture, PlannedGroup, Step, Summary, Weight
+from r3bench.training.mixed_groups import still_free
 
 Context = Literal["full", "tail", "answer"]
 

@@ -25,9 +25,9 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from r3bench.components._mixing import Pick, admissible, mixed_advantages, pick_rows, still_free, trainer_scale
 from r3bench.errors import ConfigError
 from r3bench.training.component import Component, Group, Mixture, Step, Weight
+from r3bench.training.mixed_groups import Pick, admissible, mixed_advantages, pick_rows, still_free, trainer_scale
 
 __all__ = ["Replay", "ReplayConfig", "mixed_advantages", "pick_rows"]
 

@@ -22,10 +22,10 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from r3bench.components._mixing import mixed_advantages, still_free, trainer_scale
 from r3bench.errors import ConfigError
 from r3bench.training.component import Component, Group, Mixture, Step, Summary, Weight
 from r3bench.training.history import HistoryBounds
+from r3bench.training.mixed_groups import mixed_advantages, still_free, trainer_scale
 
 RepoPick = Literal["all", "random", "recent", "highest", "max_variance"]
 

@@ -17,8 +17,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from r3bench.components._mixing import mixed_advantages, still_free, trainer_scale
 from r3bench.training.component import Component, Group, Mixture, Step, Weight
+from r3bench.training.mixed_groups import mixed_advantages, still_free, trainer_scale
 
 
 @dataclass(frozen=True)

@@ -32,9 +32,9 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from r3bench.components._critic import ValueHead
 from r3bench.errors import ConfigError
 from r3bench.training.component import Component, Facts, Group, PlannedGroup, Step
+from r3bench.training.critic import ValueHead
 
 
 class TokenTexts(dict[int, str]):

@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from reference_components import auc as plain_auc
 from reference_components import critic, paragraph_ends, quantile
 
-from r3bench.components._critic import ValueHead, auc
 from r3bench.components.retrospective import cut_points, leaks, paragraph_cuts, promising
 from r3bench.config.load import parse_recipe
 from r3bench.errors import ConfigError
+from r3bench.training.critic import ValueHead, auc
 
 TEXT = "first idea\n\nsecond idea\n\nso it is \\boxed{5} ok"
 

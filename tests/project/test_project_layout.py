@@ -21,7 +21,7 @@ ALLOWED: dict[str, set[str] | None] = {
     "config": {*BASE, "catalog", "config"},
     "grading": {*BASE, "config", "grading"},
     "evals": {*BASE, "config", "grading", "prompts", "evaluation", "training.embedded"},
-    "components": {"errors", "training", "components"},
+    "components": {"errors", "training"},
     "training": {*BASE, "config", "catalog", "grading", "prompts", "training"},
     "evaluation": {*BASE, "config", "catalog", "grading", "prompts", "evaluation", "training"},
     "analysis": {*BASE, "config", "catalog", "grading", "analysis"},
