@@ -79,7 +79,7 @@ class ServerBackend:
             futures = [pool.submit(one, draw) for draw in draws]
             try:
                 return [future.result() for future in futures]
-            except BaseException:
+            except BaseException:  # whatever ends the batch, Ctrl-C too: send no further request; it goes on
                 for future in futures:
                     future.cancel()
                 raise

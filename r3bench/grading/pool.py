@@ -85,7 +85,7 @@ class Pool:
                     for key, _ in selector.select(wait):
                         self._read(key.data, batch)
                     self._expire(batch)
-            except BaseException:
+            except BaseException:  # Ctrl-C too: answers half read would go to the next batch; it goes on
                 self.close()
                 raise
         return batch.results
