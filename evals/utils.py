@@ -36,7 +36,7 @@ def load(
     Args:
         name: file stem in the folder $R3BENCH_DATA; a file there is used before the hub.
         items: how many questions there must be; by source ('file', 'hub') where they differ.
-        hub, revision, subset, split: where the hub has it.
+        hub, revision, subset, split: where the hub has it; without a revision the hub is not asked.
         problem, answer, id: its columns there; without `id` one is made from the text of the problem.
         style: instruction put around the problem, see `r3bench.prompts`.
 
@@ -80,6 +80,11 @@ def _rows(
     tried = f"{path} does not exist" if path is not None else "R3BENCH_DATA is not set"
     if hub is None:
         raise DataError(f"task {name}: no hub data set is known and {tried}")
+    if not revision:  # what is measured must not change under a score
+        raise DataError(
+            f"task {name}: {tried}, and its file pins no commit of hub data set {hub}; add 'revision: <commit>' to its "
+            "dataset_kwargs ('main' for whatever is newest)"
+        )
     import datasets
 
     try:
@@ -90,7 +95,7 @@ def _rows(
     missing = {column for column in columns.values() if column} - set(table.column_names)
     if missing:
         raise DataError(f"hub data set {hub}: no column {sorted(missing)}; it has {table.column_names}")
-    return [_row(row, columns) for row in table], f"{hub}@{revision or 'main'}"
+    return [_row(row, columns) for row in table], f"{hub}@{revision}"
 
 
 def _row(row: dict[str, Any], columns: dict[str, str | None]) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 import importlib.util
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 import yaml
 
 from r3bench import catalog
+from r3bench.errors import DataError
 from r3bench.evaluation.tasks import load_task
 from r3bench.prompts import instruct
 
@@ -45,10 +47,9 @@ def test_every_task_loads_with_its_items(name, request):
 
 
 @pytest.mark.parametrize("name", [name for name in SIZES if not name.startswith("embedded")])
-def test_every_hub_task_names_a_commit_or_says_why_not(name):
+def test_every_hub_task_names_a_commit(name):
     text = (EVALS / f"{name}.yaml").read_text()
-    revision = yaml.safe_load(text.replace("!function", ""))["dataset_kwargs"].get("revision")
-    assert (revision is None and "no commit could be checked" in text) or len(revision) == 40
+    assert re.fullmatch(r"[0-9a-f]{40}", yaml.safe_load(text.replace("!function", ""))["dataset_kwargs"]["revision"])
 
 
 @pytest.mark.parametrize(
@@ -82,6 +83,17 @@ def test_a_hub_data_set_is_read_by_its_columns(tmp_path, monkeypatch):
         utils().load(items=4, **arguments)
     with pytest.raises(Exception, match=r"no column \['solution'\]"):
         utils().load(items=3, **{**arguments, "answer": "solution"})
+
+
+def test_the_hub_is_not_asked_for_whatever_is_newest(monkeypatch):
+    import datasets
+
+    monkeypatch.delenv("R3BENCH_DATA", raising=False)
+    monkeypatch.setattr(datasets, "load_dataset", lambda *_, **__: pytest.fail("asked the hub"))
+    with pytest.raises(
+        DataError, match=r"task x: R3BENCH_DATA is not set, and its file pins no commit of hub data set o/x"
+    ):
+        utils().load(name="x", hub="o/x", items=3)
 
 
 @pytest.mark.slow
