@@ -6,6 +6,7 @@ runs/<study>/<run_id>/              one cell with one seed
     config.json  environment.json  metrics.jsonl  checkpoints/checkpoint-N/  model/
     train.json                      training's part of the record
     eval/<task>/<shard>.parquet     one row per answer, see ANSWER_COLUMNS
+    eval/environment.json           what the last measurement was made with
     run.json                        the whole record, written last
 """
 
@@ -70,6 +71,10 @@ class RunPaths:
         return self.root / "eval"
 
     @property
+    def eval_environment(self) -> Path:
+        return self.evaluation / "environment.json"
+
+    @property
     def record(self) -> Path:
         return self.root / "run.json"
 
@@ -92,6 +97,9 @@ class TrainRecord:
     evidence: dict[str, float] = field(default_factory=dict)  # totals of the components' counters
     acted: dict[str, bool] = field(default_factory=dict)  # per component that was on: did it change anything
     halvings: int = 0  # times the micro-batch was halved after running out of memory; rows per update stay the same
+    notes: list[str] = field(
+        default_factory=list
+    )  # mended on the way, such as a spoilt checkpoint
 
 
 @dataclass(frozen=True)

@@ -110,11 +110,13 @@ def _update_record(directory: Path, found: dict[str, dict[str, Any]]) -> None:
     import dataclasses
 
     from r3bench.config.load import parse_recipe
-    from r3bench.files import read_json
+    from r3bench.files import read_json, write_json
     from r3bench.records import RunPaths, read_record, write_record
     from r3bench.sweep.card import write_card
+    from r3bench.training.environment import environment
 
     paths = RunPaths(directory)
+    write_json(paths.eval_environment, environment())
     if paths.record.exists():
         record = read_record(paths)
         record = dataclasses.replace(record, eval={**record.eval, **found})

@@ -26,6 +26,7 @@ RUN_SECTIONS = (
     "sources",
     "seed",
 )  # what a run's identity depends on
+SILENT = ("report_to", "run_name")  # of `trainer`: where the figures go as well, not what they are
 LATER = ("history", "sources", "data.solution")  # newer than some runs: at their default they leave the identity alone
 
 
@@ -176,6 +177,7 @@ def config_hash(recipe: Recipe) -> str:
         node, default = (values[section[0]], defaults[section[0]]) if section else (values, defaults)
         if node[key] == default[key]:
             del node[key]
+    values["trainer"] = {key: value for key, value in values["trainer"].items() if key not in SILENT}
     identity = json.dumps({key: values[key] for key in RUN_SECTIONS if key in values}, sort_keys=True)
     return hashlib.sha256(identity.encode()).hexdigest()[:12]
 

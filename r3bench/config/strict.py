@@ -67,7 +67,14 @@ def convert(value: Any, kind: Any, where: str) -> Any:
         return _convert_number(value, where)
     if kind in (int, str, bool) and type(value) is kind:
         return value
-    raise ConfigError(f"{where}: got {show(value)}, expected {describe(kind)}")
+    hint = whole_number_hint(value) if kind is int else ""
+    raise ConfigError(f"{where}: got {show(value)}, expected {describe(kind)}{hint}")
+
+
+def whole_number_hint(value: Any) -> str:
+    """How to write a number that was meant whole: `1e6` and `20.0` are no integers in YAML."""
+    number = spelled_number(value)
+    return f"; write {int(number)}" if number is not None and number == int(number) else ""
 
 
 def _convert_number(value: Any, where: str) -> float:

@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from r3bench.config.strict import show, spelled_number
+from r3bench.config.strict import show, spelled_number, whole_number_hint
 from r3bench.errors import ConfigError, nearest
 
 FIELDS_FILE = Path(__file__).with_name("grpo_fields.json")
@@ -105,7 +105,8 @@ def _check_type(value: Any, types: list[str], choices: Sequence[str], where: str
             return float(value) if name == "float" else value  # type: ignore[arg-type]
     number = spelled_number(value) if "float" in types else None
     if number is None or isinstance(value, bool):
-        raise ConfigError(f"{where}: got {show(value)}, expected {' or '.join(SPOKEN[name] for name in types)}")
+        hint = whole_number_hint(value) if "int" in types else ""
+        raise ConfigError(f"{where}: got {show(value)}, expected {' or '.join(SPOKEN[name] for name in types)}{hint}")
     return number
 
 

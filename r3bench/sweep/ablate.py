@@ -1,6 +1,7 @@
 """`ablate`: run a grid, or what is left of it."""
 
 import signal
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
 from contextlib import ExitStack
@@ -108,6 +109,10 @@ def _check_numbers(study: Study) -> None:
             check_numbers(cell.recipe, section.gpus, 1, section.strategy)
 
 
+def _lost(error: BaseException) -> bool:
+    return classify(error).kind in ("stopped", "preempted")
+
+
 def tune(study: Study, executor: Executor, slots: int, search: Runner, say: Callable[[str], None]) -> None:
     """Run the searches of a study's cells that aren't finished, `slots` at a time.
 
@@ -122,8 +127,9 @@ def tune(study: Study, executor: Executor, slots: int, search: Runner, say: Call
         for name, cell in reversed(seen.items())
         if space_of(study.grid.tuning, cell.recipe) and not (tuning_folder(study.root, name) / "tuning.json").exists()
     ]
-    failed = []
-    waiting: dict[Future[Any], str] = {}
+    failed: list[str] = []
+    lost: Counter[str] = Counter()  # searches that were stopped or killed from outside, and go on
+    waiting: dict[Future[Any], dict[str, Any]] = {}
     received: list[int] = []
 
     def on_signal(number: int, _frame: Any) -> None:
@@ -135,17 +141,25 @@ def tune(study: Study, executor: Executor, slots: int, search: Runner, say: Call
         while waiting or (todo and not received):
             while todo and len(waiting) < slots and not received:
                 work = todo.pop(0)
-                waiting[executor.submit(search, work)] = work["recipe"]["name"]
+                waiting[executor.submit(search, work)] = work
             done, _ = wait(waiting, timeout=POLL, return_when=FIRST_COMPLETED)
             for future in done:
-                name = waiting.pop(future)
+                work = waiting.pop(future)
+                name = work["recipe"]["name"]
                 error = CancelledFailure() if future.cancelled() else future.exception()
-                if error is None:
+                if isinstance(error, Interrupted):  # raised in this process: the signal was for us
+                    received.append(signal.SIGINT)
+                elif error is not None and not received and _lost(error) and lost[name] < study.grid.retries.preempted:
+                    lost[name] += 1
+                    say(f"{name}: tuning was stopped or killed from outside and goes on")
+                    todo.append(work)
+                elif error is None:
                     found = future.result()
                     say(f"{name}: tuned in {len(found['trials'])} trials: {found['params']}")
                 else:
                     failed.append(f"{name}: {classify(error).message}")
     if received:
-        raise Interrupted(f"{study.root}: {signal.Signals(received[0]).name} received during tuning; run it again")
+        what = signal.Signals(received[0]).name
+        raise Interrupted(f"{study.root}: {what} received during tuning; the same command goes on from there")
     if failed:
         raise StateError(f"tuning failed for {len(failed)} cells; {failed[0]}")

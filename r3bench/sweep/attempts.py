@@ -18,7 +18,7 @@ from r3bench.errors import Diverged, Interrupted
 from r3bench.files import append_jsonl, expect, read_jsonl
 from r3bench.sweep.lock import Locked
 
-FailureKind = Literal["bug", "diverged", "out_of_memory", "preempted", "timeout", "disk", "locked"]
+FailureKind = Literal["bug", "diverged", "out_of_memory", "preempted", "timeout", "disk", "locked", "stopped"]
 
 
 @dataclass(frozen=True)
@@ -28,6 +28,10 @@ class Failure:
     kind: FailureKind
     message: str  # one line
     detail: str = ""  # traceback or last output
+
+
+class Stopped(KeyboardInterrupt):
+    """A signal ended this attempt where everything done so far is safe. Not an error that a library may swallow."""
 
 
 class WorkerFailed(Exception):
@@ -62,7 +66,9 @@ def _kind(error: BaseException) -> FailureKind:
         return "out_of_memory"
     if isinstance(error, TimeoutError):
         return "timeout"
-    lost = BrokenExecutor | CancelledError | KeyboardInterrupt | SystemExit | ConnectionError | Interrupted
+    if isinstance(error, Interrupted | Stopped):
+        return "stopped"
+    lost = BrokenExecutor | CancelledError | KeyboardInterrupt | SystemExit | ConnectionError
     if isinstance(error, lost):
         return "preempted"
     return "bug"
@@ -94,8 +100,11 @@ def note(directory: Path, event: str, **values: object) -> None:
 
 
 def note_failure(directory: Path, failure: Failure) -> None:
-    """Append a failure. A run locked by someone else is no attempt and is not noted; neither is a full disk."""
-    if failure.kind not in ("locked", "disk"):
+    """Append a failure. A run locked by someone else is no attempt and is not noted; neither is a full disk. One that
+    was asked to stop, and saved, has not failed either; its end is noted as what it is."""
+    if failure.kind == "stopped":
+        note(directory, "stopped", message=failure.message)
+    elif failure.kind not in ("locked", "disk"):
         note(directory, "failure", kind=failure.kind, message=failure.message, detail=failure.detail)
 
 

@@ -18,9 +18,11 @@ from typing import Any
 from r3bench.files import read_json, write_json
 from r3bench.sweep.attempts import Failure, WorkerFailed, classify
 from r3bench.sweep.outcome import Outcome
+from r3bench.sweep.signals import passing_on, stoppable
 from r3bench.sweep.worker import lead
 
 PR_SET_PDEATHSIG = 1
+SAVING = 600  # seconds the ranks of a cell get to finish the batch and save after a signal
 
 
 def die_with_parent() -> None:
@@ -76,7 +78,8 @@ def call_on(function: str, work: Mapping[str, Any], processes: int) -> dict[str,
         job, result = Path(folder) / "job.json", Path(folder) / "result.json"
         job.write_text(json.dumps(work))
         command = [sys.executable, "-m", "r3bench.sweep.child", function, str(job), str(result), str(processes)]
-        status = subprocess.run(command, check=False).returncode
+        with subprocess.Popen(command) as process, passing_on(process):
+            status = process.wait()
         reply = read_json(result) if result.exists() else None
     outcome = unpack(reply, status, log_file(work))
     return {"failure": asdict(classify(outcome.error))} if outcome.error else {"result": outcome.value}
@@ -85,7 +88,9 @@ def call_on(function: str, work: Mapping[str, Any], processes: int) -> dict[str,
 def call_to(reply: str, function: str, work: Mapping[str, Any], processes: int) -> None:
     """`call_on` in a job whose scheduler doesn't hand results back: the reply goes to a file."""
     redirect(work)
-    write_json(Path(reply), call_on(function, work, processes))
+    with stoppable():
+        answer = call_on(function, work, processes)
+    write_json(Path(reply), answer)
 
 
 def unpack(reply: Mapping[str, Any] | None, status: int, log: Path) -> Outcome:
@@ -114,6 +119,8 @@ def main(arguments: list[str]) -> int:
 
         die_with_parent()  # kept across exec
         redirect(work)
+        signal.signal(signal.SIGUSR2, signal.SIG_IGN)  # kept as well: a scheduler's warning is for the job's process
+        os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", str(SAVING))
         os.environ.update(rank_environment(work.get("strategy", "ddp")))
         launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", rest[0]]
         os.execv(

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from r3bench.errors import StateError
 from r3bench.records import RunPaths, RunRecord
+from r3bench.sweep.stored import answered
 
 
 def free_gb(path: Path) -> float:
@@ -26,11 +27,11 @@ def check_floor(path: Path, floor_gb: float) -> None:
 def prune(paths: RunPaths, record: RunRecord, keep: str) -> list[Path]:
     """Remove checkpoints (and with `keep` 'none' the weights) of a finished run whose evaluation is complete on disk.
 
-    Returns what was removed; nothing when `keep` is 'all', the run diverged, or a shard of a task is missing.
+    Returns what was removed; nothing when `keep` is 'all', the run diverged, or answers to a task are missing.
     """
     if keep == "all" or record.train.outcome != "finished" or not record.eval:
         return []
-    if not all(list((paths.evaluation / task).glob("*.parquet")) for task in record.eval):
+    if not answered(record, paths, record.eval):
         return []
     removed = []
     for folder in (paths.checkpoints, *([paths.model] if keep == "none" else [])):

@@ -14,13 +14,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from r3bench.errors import StateError
+from r3bench.errors import Interrupted, StateError
 from r3bench.records import RunRecord, read_record
 from r3bench.sweep.attempts import Failure, classify, counts, failures, give_up, note_failure
 from r3bench.sweep.cells import Cell
 from r3bench.sweep.disk import free_gb, prune
 from r3bench.sweep.lock import exclusive, holder
-from r3bench.sweep.progress import newest_change
+from r3bench.sweep.progress import newest_change, saved
 from r3bench.sweep.signals import DRAIN_GRACE, end, handling
 from r3bench.sweep.study import Study
 from r3bench.sweep.worker import job, run_job
@@ -63,6 +63,7 @@ class _Running:
     change: float = 0.0  # latest file time seen in the run directory
     seen: float = field(default_factory=time.monotonic)  # when `change` was first seen; no wall clock is compared
     failures: int = 0  # noted in the run directory at submission
+    saved: tuple[int, ...] = ()  # what was safe at submission
     stopped: str | None = None  # why we ended it: 'timeout' or 'drain'
 
 
@@ -152,7 +153,7 @@ class Dispatcher:
             work["strategy"] = self.study.grid.executor.strategy
             for watcher in self.watchers:
                 watcher.started(cell)
-            before = _Running(cell, newest_change(paths), failures=len(failures(paths.root)))
+            before = _Running(cell, newest_change(paths), failures=len(failures(paths.root)), saved=saved(paths))
             self.running[self.executor.submit(self.run, work)] = before
 
     def _stop_filling(self, reason: str) -> None:
@@ -170,6 +171,10 @@ class Dispatcher:
             error = CancelledFailure() if future.cancelled() else future.exception()
             if error is None:
                 self._finish(run.cell, read_record(self.study.paths(run.cell)))
+            elif isinstance(error, Interrupted):  # raised in this process: the signal was for us
+                run.stopped, self.report.interrupted = "drain", True
+                self._failed(run, classify(error))
+                self._stop_filling("interrupted")
             else:
                 self._failed(run, classify(error))
 
@@ -195,6 +200,12 @@ class Dispatcher:
             self.todo.appendleft(cell)
             self._stop_filling(failure.message)
             return
+        if failure.kind == "stopped" and run.stopped is None:
+            if saved(self.study.paths(cell)) > run.saved:
+                self.say(f"{cell.run_id}: asked to stop from outside; it has saved and goes on")
+                self.todo.append(cell)
+                return
+            failure = Failure("preempted", f"asked to stop before it got any further: {failure.message}")
         if run.stopped == "timeout":
             failure = Failure("timeout", f"no progress for {self.study.grid.hang_after:g} s", failure.detail)
         if run.stopped == "timeout" or len(failures(root)) == run.failures:

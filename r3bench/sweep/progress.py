@@ -1,8 +1,15 @@
-"""Signs of life in a run directory: what hang detection and `status` look at."""
+"""Signs of life in a run directory: what hang detection and retries look at."""
 
 from pathlib import Path
 
 from r3bench.records import RunPaths
+
+
+def saved(paths: RunPaths) -> tuple[int, int, int]:
+    """How much of a run is safe, to be compared: training done (0 or 1), newest checkpoint's step, answer files."""
+    names = [p.name.removeprefix("checkpoint-") for p in paths.checkpoints.glob("checkpoint-*")]
+    step = max((int(name) for name in names if name.isdigit()), default=0)
+    return int(paths.train.exists()), step, len(list(paths.evaluation.glob("*/*.parquet")))
 
 
 def newest_change(paths: RunPaths) -> float:

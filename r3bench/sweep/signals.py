@@ -1,13 +1,65 @@
 """Signals while cells or searches run: the caller decides what to do, running work is asked to save and stop."""
 
+import os
 import signal
+import subprocess
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import Any
 
-DRAIN_GRACE = 120.0  # seconds running work gets to save when it is interrupted
+from r3bench.sweep.attempts import Stopped
+
+DRAIN_GRACE = 600.0  # seconds running work gets to save when it is interrupted
+
+
+@contextmanager
+def stoppable() -> Iterator[None]:
+    """In a scheduler's job: its warning before the time limit (SIGUSR2) and SIGTERM end the attempt with what it has.
+
+    Training takes SIGTERM over while it runs, and saves first; anywhere else `Stopped` is raised at once, since an
+    evaluation keeps every finished block of answers.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    owner = os.getpid()
+
+    def stop(number: int, _frame: Any) -> None:
+        if os.getpid() == owner:
+            raise Stopped(f"{signal.Signals(number).name} received")
+        signal.signal(number, signal.SIG_DFL)  # a forked child: as if we weren't here
+        os.kill(os.getpid(), number)
+
+    def warn(_number: int, _frame: Any) -> None:
+        if os.getpid() == owner:
+            os.kill(owner, signal.SIGTERM)
+
+    old = {signal.SIGTERM: signal.signal(signal.SIGTERM, stop), signal.SIGUSR2: signal.signal(signal.SIGUSR2, warn)}
+    try:
+        yield
+    finally:
+        for number, before in old.items():
+            signal.signal(number, before)
+
+
+@contextmanager
+def passing_on(process: "subprocess.Popen[bytes]") -> Iterator[None]:
+    """SIGTERM and SIGUSR2 become SIGTERM for `process`, which does the work; this one waits for its end."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def pass_on(_number: int, _frame: Any) -> None:
+        process.terminate()
+
+    old = {number: signal.signal(number, pass_on) for number in (signal.SIGTERM, signal.SIGUSR2)}
+    try:
+        yield
+    finally:
+        for number, before in old.items():
+            signal.signal(number, before)
 
 
 @contextmanager

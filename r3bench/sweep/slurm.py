@@ -1,4 +1,8 @@
-"""Cells as SLURM jobs through submitit (extra `slurm`)."""
+"""Cells as SLURM jobs through submitit (extra `slurm`).
+
+Some time before a job's limit SLURM sends it SIGUSR2 (see `signals.stoppable`): it saves and ends with a reply that
+says so, and the dispatcher submits it again. That costs no retry as long as each job gets further than the one before.
+"""
 
 import re
 import subprocess
@@ -17,7 +21,7 @@ from r3bench.sweep.queued import QueueExecutor
 
 ENDED: Mapping[str, FailureKind] = {  # SLURM state of a job that left no reply -> class
     "OUT_OF_MEMORY": "out_of_memory",
-    "TIMEOUT": "preempted",  # its time limit; it resumes from its checkpoint
+    "TIMEOUT": "preempted",  # its time limit, and the warning came too late for it to save
     "PREEMPTED": "preempted",
     "NODE_FAIL": "preempted",
     "CANCELLED": "preempted",
@@ -27,6 +31,11 @@ ENDED: Mapping[str, FailureKind] = {  # SLURM state of a job that left no reply 
     "COMPLETED": "bug",
     "FAILED": "bug",
 }
+
+
+def warning_before(minutes: Any) -> int:
+    """Seconds before its time limit at which a job is told to save and stop: a quarter of the limit, at most 10 min."""
+    return min(600, 15 * minutes) if isinstance(minutes, int) else 600
 
 
 @dataclass
@@ -93,7 +102,11 @@ class SlurmExecutor(QueueExecutor):
         executor = self._make(folder)
         executor.update_parameters(name=f"r3bench-{directory.name}"[:60])
         if self.cluster == "slurm":
-            options: dict[str, Any] = {"gpus_per_node": self.section.gpus, **self.section.options}
+            options: dict[str, Any] = {
+                "gpus_per_node": self.section.gpus,
+                "signal_delay_s": warning_before(self.section.options.get("time")),
+                **self.section.options,
+            }
             executor.update_parameters(**{f"slurm_{key}": value for key, value in options.items() if value is not None})
         reply = folder / f"reply-{uuid.uuid4().hex[:12]}.json"
         job = executor.submit(call_to, str(reply), function, dict(work), self.section.gpus)

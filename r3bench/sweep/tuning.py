@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 
 from r3bench.config.load import parse_recipe, resolved
 from r3bench.config.sections import Recipe
-from r3bench.config.strict import build, plain
+from r3bench.config.strict import build, plain, spelled_number
 from r3bench.config.trainer_fields import trainer_value
 from r3bench.errors import ConfigError
 from r3bench.files import expect, read_json, write_json
@@ -65,8 +65,23 @@ def check_tuning(grid: Grid, recipes: Sequence[Recipe], where: str) -> None:
             parse_recipe(settings, f"{where}, tuning.space with {key} = {value!r}")
 
 
+def spelled(spec: Any) -> Any:
+    """An entry of the space with the numbers that YAML reads as text (`1e-6`) as numbers."""
+
+    def number(value: Any) -> Any:
+        found = spelled_number(value) if isinstance(value, str) else None
+        return value if found is None else found
+
+    if isinstance(spec, list):
+        return [number(choice) for choice in spec]
+    if isinstance(spec, Mapping):
+        return {key: number(value) for key, value in spec.items()}
+    return spec
+
+
 def _extremes(spec: Any, spot: str) -> list[Any]:
     """The choices of an entry of the space, or the lowest and highest value of its range."""
+    spec = spelled(spec)
     if isinstance(spec, list) and len(spec) >= 2:
         for choice in spec:
             if not isinstance(choice, str | int | float | bool | None):
@@ -98,7 +113,7 @@ def _is_number(value: Any) -> TypeGuard[int | float]:
 def space_of(section: TuningSection, recipe: Recipe) -> dict[str, Any]:
     """The part of the space that this cell has: settings of components that are off are left out."""
     return {
-        key: spec
+        key: spelled(spec)
         for key, spec in section.space.items()
         if not key.startswith("components.") or key.split(".")[1] in recipe.components
     }

@@ -20,6 +20,7 @@ from r3bench.sweep.attempts import attempt
 from r3bench.sweep.card import write_card
 from r3bench.sweep.cells import BASE_MODEL
 from r3bench.sweep.lock import exclusive
+from r3bench.sweep.stored import answered, rows_of
 
 
 @dataclass(frozen=True)
@@ -59,8 +60,8 @@ def finished(recipe: Recipe, paths: RunPaths) -> RunRecord | None:
     if record.train.outcome == "diverged":
         return record
     # run.json is a summary: without the answers behind it nothing can be analysed, so they are drawn again
-    stored = all(any((paths.evaluation / task).glob("*.parquet")) for task in recipe.eval.tasks)
-    return record if stored and measured(record.eval, recipe.eval, _cap(recipe)) else None
+    complete = measured(record.eval, recipe.eval, _cap(recipe)) and answered(record, paths, recipe.eval.tasks)
+    return record if complete else None
 
 
 def lead() -> bool:
@@ -101,7 +102,11 @@ def run_cell(
         if record is not None:
             return record
         steps = steps or real_steps()
+        before = _measured_before(paths, factors) if lead() else {}
         if lead():
+            for shard in sorted(paths.evaluation.glob("*/*.parquet")):
+                if rows_of(shard) is None:  # torn from outside: its answers are drawn again
+                    _aside(shard)
             _describe(recipe, paths, steps.environment())
         if factors == BASE_MODEL:
             trained, model = _untrained(), steps.start_model(recipe.model.name, recipe.model.revision)
@@ -110,9 +115,11 @@ def run_cell(
         summaries: dict[str, dict[str, Any]] = {}
         if trained.outcome == "finished" and lead():
             try:
-                summaries = steps.evaluate(
+                found = steps.evaluate(
                     model, recipe.eval, paths.evaluation, default_max_tokens=_cap(recipe), quiet=quiet
                 )
+                summaries = {**before, **found}
+                write_json(paths.eval_environment, steps.environment())
             except Diverged as error:  # weights that no loss or gradient gave away
                 if factors == BASE_MODEL:
                     raise
@@ -139,21 +146,42 @@ def set_aside_torn(paths: RunPaths) -> list[Path]:
             try:
                 read_json(path)
             except StateError:
-                target = path.with_name(f"{path.name}.torn")
-                os.replace(path, target)
-                moved.append(target)
+                moved.append(_aside(path))
     return moved
 
 
+def _aside(path: Path) -> Path:
+    target = path.with_name(f"{path.name}.torn")
+    os.replace(path, target)
+    return target
+
+
+def _measured_before(paths: RunPaths, factors: Mapping[str, str]) -> dict[str, dict[str, Any]]:
+    """What the record says of earlier measurements of the same weights, of tasks the recipe doesn't name as well."""
+    if not paths.record.exists() or not (paths.train.exists() or factors == BASE_MODEL):
+        return {}
+    return read_record(paths).eval
+
+
 def _describe(recipe: Recipe, paths: RunPaths, environment: dict[str, Any]) -> None:
+    """Write `config.json` and `environment.json`; those of a trained run say what it was trained with, and stay."""
     if not paths.record.exists():  # else its eval section is what was measured, until the new one is
         write_json(paths.config, resolved(recipe))
-    started = datetime.now(UTC).isoformat("T", "seconds")
-    if paths.environment.exists():
-        with contextlib.suppress(StateError):
-            before = expect(read_json(paths.environment), paths.environment, started=str)
-            started = before["started"]  # of the first attempt
+    if paths.train.exists() and _readable(paths.environment):
+        return
+    try:
+        before = expect(read_json(paths.environment), paths.environment, started=str)
+        started = before["started"]  # of the first attempt
+    except StateError:
+        started = datetime.now(UTC).isoformat("T", "seconds")
     write_json(paths.environment, {**environment, "started": started})
+
+
+def _readable(environment: Path) -> bool:
+    try:
+        return bool(expect(read_json(environment), environment, started=str))
+    except StateError:
+        return False
 
 
 def _trained(recipe: Recipe, halvings: int, paths: RunPaths, quiet: bool, steps: Steps) -> TrainRecord:
@@ -174,6 +202,16 @@ def _trained(recipe: Recipe, halvings: int, paths: RunPaths, quiet: bool, steps:
     if halvings or not paths.train.exists():
         write_json(paths.train, dataclasses.asdict(record))
     return record
+
+
+def say(line: str) -> None:
+        if not quiet:
+            print(line, file=sys.stderr, flush=True)
+
+    def model() -> str:
+        return steps.start_model(recipe.model.name, recipe.model.revision)
+
+    return served(recipe, model, paths.root / "server.log", say)
 
 
 def smaller_batches(recipe: Recipe, halvings: int) -> Recipe:

@@ -2,11 +2,12 @@
 
 checkpoint-N/r3bench/state.json, arrays.safetensors     components and counters, equal on all ranks
 checkpoint-N/r3bench/history-<rank>.{json,safetensors}  each rank's share of the trajectory history
-checkpoint-N/complete.json                              sizes of all files, written last: without it, torn
+checkpoint-N/complete.json                              size and CRC-32 of all files, written last: without it, torn
 """
 
 import os
 import shutil
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from r3bench.errors import StateError
 from r3bench.files import read_json, replacing, sync_directory, write_json
 
 MANIFEST = "complete.json"
+CHUNK = 1 << 24  # bytes read at a time
 ARRAY = "__array__"  # marks a place in state.json whose value is in arrays.safetensors
 
 
@@ -76,24 +78,57 @@ def _join(value: Any, arrays: dict[str, np.ndarray]) -> Any:
 
 
 def mark_complete(folder: Path) -> None:
-    """Make every file durable, then write the manifest that calls the checkpoint whole."""
-    sizes = {}
+    """Make every file durable, then write the manifest that calls the checkpoint whole.
+
+    The checksums are of the files as they lie in the page cache, at several GB/s: little beside writing them.
+    """
+    files = {}
     for path in sorted(p for p in folder.rglob("*") if p.is_file() and p.name != MANIFEST):
         with open(path, "rb+") as file:
             os.fsync(file.fileno())
-        sizes[str(path.relative_to(folder))] = path.stat().st_size
+        files[str(path.relative_to(folder))] = {"bytes": path.stat().st_size, "crc32": checksum(path)}
     for directory in [folder, *(p for p in folder.rglob("*") if p.is_dir())]:
         sync_directory(directory)
-    write_json(folder / MANIFEST, {"files": sizes})
+    write_json(folder / MANIFEST, {"files": files})
+
+
+def checksum(path: Path) -> int:
+    """CRC-32 of a file: finds rot and overwriting, at the speed of memory; not meant against forgery."""
+    value = 0
+    with open(path, "rb") as file:
+        while chunk := file.read(CHUNK):
+            value = zlib.crc32(chunk, value)
+    return value
 
 
 def is_complete(folder: Path) -> bool:
     """Whether the manifest is there and every file has its size."""
+    return fault(folder, contents=False) is None
+
+
+def fault(folder: Path, *, contents: bool = True) -> str | None:
+    """What is wrong with a checkpoint, None if it is whole.
+
+    Args:
+        folder: the checkpoint.
+        contents: also read every file and compare its checksum. A manifest of an older version has sizes alone.
+    """
     try:
-        sizes = read_json(folder / MANIFEST)["files"]
-        return all((folder / name).stat().st_size == size for name, size in sizes.items())
-    except (StateError, KeyError, TypeError, OSError):
-        return False
+        entries = read_json(folder / MANIFEST)["files"].items()
+    except (StateError, KeyError, TypeError, AttributeError):
+        return f"no readable {MANIFEST}"
+    for name, entry in entries:
+        known = entry if isinstance(entry, dict) else {"bytes": entry}
+        size, expected = known.get("bytes"), known.get("crc32")
+        path = folder / name
+        try:
+            if path.stat().st_size != size:
+                return f"{name} has another size than when it was saved"
+            if contents and expected is not None and checksum(path) != expected:
+                return f"{name} has other content than when it was saved"
+        except OSError as error:
+            return f"{name}: {error.strerror}"
+    return None
 
 
 def _step(folder: Path) -> int:
@@ -101,15 +136,21 @@ def _step(folder: Path) -> int:
     return int(suffix) if suffix.isdigit() else -1
 
 
-def newest_complete(checkpoints: Path) -> tuple[Path | None, list[Path]]:
-    """The newest whole checkpoint, and the torn ones that are newer than it."""
-    torn: list[Path] = []
+def newest_complete(checkpoints: Path, *, contents: bool = False) -> tuple[Path | None, dict[Path, str]]:
+    """The newest whole checkpoint, and what is wrong with those that are newer than it.
+
+    Args:
+        checkpoints: folder of `checkpoint-N`s.
+        contents: compare checksums too, reading whole checkpoints.
+    """
+    bad: dict[Path, str] = {}
     folders = [p for p in checkpoints.glob("checkpoint-*") if p.is_dir() and _step(p) >= 0]
     for folder in sorted(folders, key=_step, reverse=True):
-        if is_complete(folder):
-            return folder, torn
-        torn.append(folder)
-    return None, torn
+        wrong = fault(folder, contents=contents)
+        if wrong is None:
+            return folder, bad
+        bad[folder] = wrong
+    return None, bad
 
 
 def remove(folder: Path) -> None:

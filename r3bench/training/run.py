@@ -17,7 +17,7 @@ from r3bench.config.sections import LoraSection, Recipe
 from r3bench.config.strict import plain
 from r3bench.config.trainer_fields import trainer_value
 from r3bench.errors import ConfigError, Diverged, Interrupted
-from r3bench.files import sync_directory, write_json
+from r3bench.files import append_jsonl, read_jsonl, sync_directory, write_json
 from r3bench.grading import Grader
 from r3bench.records import RunPaths, TrainRecord, read_train
 from r3bench.training import checkpoint, trl_adapter
@@ -25,6 +25,7 @@ from r3bench.training.args import R3Config
 from r3bench.training.budget import StopAtTokens
 from r3bench.training.callbacks import MetricsFile, Progress, RoomForCheckpoint, StopOnSignal
 from r3bench.training.data import load_questions
+from r3bench.training.divergence import StopAtRunawayWeights
 from r3bench.training.environment import device
 from r3bench.training.models import load_model
 from r3bench.training.rewards import reward_functions
@@ -141,15 +142,14 @@ def _adapters(section: LoraSection | None) -> Any:
 
 def _run(trainer: R3Trainer, recipe: Recipe, paths: RunPaths, quiet: bool) -> TrainRecord:
     lead = trainer.accelerator.is_main_process
-    newest, torn = checkpoint.newest_complete(paths.checkpoints)
     if lead:
-        for folder in torn:
-            print(f"{folder}: torn checkpoint, left out", file=sys.stderr)
-            checkpoint.remove(folder)
+        _remove_bad(paths)
     trainer.accelerator.wait_for_everyone()
+    newest, _ = checkpoint.newest_complete(paths.checkpoints)
     metrics = MetricsFile(paths.metrics, int(newest.name.split("-")[1]) if newest else 0, trainer) if lead else None
     stop = StopOnSignal()
     trainer.remove_callback(PrinterCallback)
+    trainer.add_callback(StopAtRunawayWeights(trainer))
     trainer.add_callback(RoomForCheckpoint(trainer))
     tokens = recipe.budget.generated_tokens
     if tokens is not None:
@@ -189,11 +189,27 @@ def _run(trainer: R3Trainer, recipe: Recipe, paths: RunPaths, quiet: bool) -> Tr
         processes=trainer.accelerator.num_processes,
         evidence=trainer.evidence,
         acted={component.name: component.acted(trainer.evidence) for component in trainer.components},
+        notes=[str(line["note"]) for line in read_jsonl(_notes(paths))],
     )
     if lead:
         write_json(paths.train, dataclasses.asdict(record))
     trainer.accelerator.wait_for_everyone()
     return record
+
+
+def _remove_bad(paths: RunPaths) -> None:
+    """Remove checkpoints that a kill tore or a disk spoilt, newest first, down to one that can be gone on from."""
+    newest, bad = checkpoint.newest_complete(paths.checkpoints, contents=True)
+    for folder, wrong in bad.items():
+        print(f"{folder}: left out, {wrong}", file=sys.stderr)
+        if (folder / checkpoint.MANIFEST).exists():  # it was whole once; without it, a kill cut its writing short
+            then = f"from {newest.name}" if newest else "from the start"
+            append_jsonl(_notes(paths), {"note": f"{folder.name} was spoilt ({wrong}); went on {then}"})
+        checkpoint.remove(folder)
+
+
+def _notes(paths: RunPaths) -> Path:
+    return paths.root / "notes.jsonl"
 
 
 def save_model(trainer: R3Trainer, folder: Path) -> None:

@@ -298,7 +298,7 @@ class R3Trainer(GRPOTrainer):
         checkpoint.save_state(folder, state, self.history.state(), self.accelerator)
         if self.args.should_save:
             checkpoint.mark_complete(folder)
-            rotate_checkpoints(output_dir=str(output), save_total_limit=limit, use_mtime=True)
+            rotate_checkpoints(output_dir=str(output), save_total_limit=limit)  # by step: a clock can be set back
 
     def _load_optimizer_and_scheduler(self, checkpoint_folder: str | None) -> None:
         super()._load_optimizer_and_scheduler(checkpoint_folder)

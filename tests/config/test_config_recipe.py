@@ -43,6 +43,8 @@ def test_the_hash_is_of_what_a_run_depends_on(folder: Path) -> None:
     hashes = {config_hash(load_recipe("quickstart", [change])) for change in [*changed, "components.replay=on"]}
     assert len(hashes | {config_hash(base)}) == 7
     assert config_hash(load_recipe("quickstart", ["components.replay=off"])) == config_hash(base)
+    told = load_recipe("quickstart", ["trainer.report_to=tensorboard", "trainer.run_name=mine"])
+    assert config_hash(told) == config_hash(base) and told.trainer["report_to"] == "tensorboard"
 
 
 def test_spelling_a_number_differently_is_the_same_run(folder: Path) -> None:

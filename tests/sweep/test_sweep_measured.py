@@ -8,7 +8,7 @@ from toy import TOY, toy_evaluate
 from r3bench.config.load import load_recipe
 from r3bench.errors import Diverged, StateError
 from r3bench.evaluation.settings import KEY, measured, settings
-from r3bench.files import read_json, write_json
+from r3bench.files import read_json, read_jsonl, write_json
 from r3bench.records import RunPaths, read_record, write_record
 from r3bench.sweep.cells import BASE_MODEL
 from r3bench.sweep.worker import finished, run_cell
@@ -18,9 +18,10 @@ from r3bench.sweep.worker import finished, run_cell
 def cell(home):
     """`cell(*overrides, evaluate=...)`: the same run directory, measured as the overrides say."""
 
-    def run(*overrides, evaluate=toy_evaluate, **options):
+    def run(*overrides, evaluate=toy_evaluate, environment=TOY.environment, **options):
         recipe = load_recipe("quickstart", list(overrides))
-        return run_cell(recipe, home / "run", steps=dataclasses.replace(TOY, evaluate=evaluate), **options)
+        steps = dataclasses.replace(TOY, evaluate=evaluate, environment=environment)
+        return run_cell(recipe, home / "run", steps=steps, **options)
 
     return run
 
@@ -131,3 +132,40 @@ class Brevity(Component):
     source.write_text(text + "# another rule\n")
     with pytest.raises(StateError, match="is the record of"):
         cell("components.brevity=true")
+
+
+def test_measuring_later_keeps_the_commit_of_the_training(home, cell):
+    def at(commit):
+        return {"commit": commit, "dirty": False}
+
+    first = cell(environment=lambda: at("aaa"))
+    assert first.commit == "aaa" and read_json(home / "run" / "eval" / "environment.json") == at("aaa")
+    again = cell("eval.samples=8", environment=lambda: at("bbb"))
+    assert again.commit == "aaa" and again.started == first.started
+    assert read_json(home / "run" / "environment.json")["commit"] == "aaa"
+    assert read_json(home / "run" / "eval" / "environment.json") == at("bbb")
+    (home / "run" / "environment.json").write_text("{")  # torn: what is known is better than nothing
+    cell("eval.samples=9", environment=lambda: at("ccc"))
+    assert read_json(home / "run" / "environment.json")["commit"] == "ccc"
+
+
+def test_tasks_that_were_added_by_hand_stay_in_the_record(home, cell):
+    record = cell()
+    added = {**record.eval, "extra": record.eval["embedded"]}
+    write_record(dataclasses.replace(record, eval=added), RunPaths(home / "run"))
+    assert set(cell("eval.samples=8").eval) == {"embedded", "extra"}
+    (home / "run" / "train.json").unlink()  # other weights: what the old ones scored doesn't count any more
+    assert set(cell("eval.samples=9").eval) == {"embedded"}
+
+
+@pytest.mark.parametrize("harm", ["deleted", "torn"])
+def test_answers_that_were_partly_lost_are_drawn_again(home, cell, harm):
+    record = cell()
+    shards = sorted((home / "run" / "eval" / "embedded").glob("*.parquet"))
+    assert len(shards) == 4
+    whole = shards[1].read_bytes()
+    shards[1].unlink() if harm == "deleted" else shards[1].write_bytes(whole[:-20])
+    assert finished(load_recipe("quickstart"), RunPaths(home / "run")) is None
+    assert cell().eval == record.eval and shards[1].read_bytes() == whole
+    assert len(read_jsonl(home / "executions.jsonl")) == 1  # without training
+    assert harm == "deleted" or shards[1].with_name(f"{shards[1].name}.torn").exists()

@@ -1,0 +1,27 @@
+"""Are the answers that a record sums up there? Looks at row counts, not at rows."""
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from r3bench.records import RunPaths, RunRecord
+
+
+def answered(record: RunRecord, paths: RunPaths, tasks: Iterable[str]) -> bool:
+    """Whether every task has at least as many readable answers stored as its summary is about."""
+    for task in tasks:
+        summary = record.eval.get(task, {})
+        rows = [rows_of(path) or 0 for path in (paths.evaluation / task).glob("*.parquet")]
+        if not rows or sum(rows) < int(summary.get("questions", 1)) * int(summary.get("samples", 1)):
+            return False
+    return True
+
+
+def rows_of(path: Path) -> int | None:
+    """Rows of a parquet file, from its footer; None if it can't be read as one."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        return int(pq.read_metadata(path).num_rows)
+    except (pa.ArrowException, OSError):
+        return None

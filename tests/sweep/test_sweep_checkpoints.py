@@ -1,0 +1,119 @@
+"""Checkpoints that a disk or a clock spoilt, and weights that ran away: what a real training run makes of them."""
+
+import os
+import shutil
+
+import pytest
+
+from r3bench.config.load import load_recipe
+from r3bench.files import read_json, write_json
+from r3bench.records import RunPaths
+from r3bench.training.checkpoint import MANIFEST, fault, mark_complete
+from r3bench.training.run import train
+
+SHORT = (
+    "trainer.max_steps=6", "trainer.save_steps=2", "trainer.per_device_train_batch_size=8", "data.limit=4",
+    "trainer.max_completion_length=8", "trainer.num_generations=4",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A finished run of six steps, with its checkpoints 4 and 6."""
+    paths = RunPaths(tmp_path_factory.mktemp("trained"))
+    train(load_recipe("quickstart", SHORT), paths, quiet=True)
+    return paths
+
+
+@pytest.fixture
+def cut(trained, tmp_path):
+    """The same run as if it had been killed before its end."""
+    shutil.copytree(trained.root, tmp_path / "run")
+    paths = RunPaths(tmp_path / "run")
+    paths.train.unlink()
+    shutil.rmtree(paths.model)
+    return paths
+
+
+def steps(paths):
+    return sorted(int(p.name.split("-")[1]) for p in paths.checkpoints.glob("checkpoint-*"))
+
+
+def same(paths, trained):
+    records = [{**read_json(p.train), "train_seconds": 0, "notes": []} for p in (paths, trained)]
+    weights = [(p.model / "model.safetensors").read_bytes() for p in (paths, trained)]
+    return records[0] == records[1] and weights[0] == weights[1]
+
+
+def flip(file):
+    """Another byte in the middle; size and time stay."""
+    about, content = file.stat(), bytearray(file.read_bytes())
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+    os.utime(file, ns=(about.st_atime_ns, about.st_mtime_ns))
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "r3bench/state.json"])
+def test_a_spoilt_checkpoint_is_left_for_the_one_before(cut, trained, capfd, name):
+    flip(cut.checkpoints / "checkpoint-6" / name)
+    record = train(load_recipe("quickstart", SHORT), cut, quiet=True)
+    assert record.notes == [
+        f"checkpoint-6 was spoilt ({name} has other content than when it was saved); went on from checkpoint-4"
+    ]
+    assert "checkpoint-6: left out" in capfd.readouterr().err
+    assert same(cut, trained) and steps(cut) == [4, 6] and fault(cut.checkpoints / "checkpoint-6") is None
+
+
+def test_without_any_whole_checkpoint_training_starts_again(cut, trained):
+    for step in steps(cut):
+        flip(cut.checkpoints / f"checkpoint-{step}" / "model.safetensors")
+    record = train(load_recipe("quickstart", SHORT), cut, quiet=True)
+    assert [note.rpartition("; ")[2] for note in record.notes] == ["went on from the start"] * 2
+    assert same(cut, trained)
+
+
+def test_a_checkpoint_cut_short_by_a_kill_is_no_note(cut, trained):
+    (cut.checkpoints / "checkpoint-6" / MANIFEST).unlink()
+    assert train(load_recipe("quickstart", SHORT), cut, quiet=True).notes == []
+    assert same(cut, trained)
+
+
+def test_a_manifest_of_sizes_alone_is_still_read(cut, trained):
+    manifest = cut.checkpoints / "checkpoint-6" / MANIFEST
+    files = read_json(manifest)["files"]
+    assert {"bytes", "crc32"} == set(files["model.safetensors"])
+    write_json(manifest, {"files": {name: entry["bytes"] for name, entry in files.items()}})
+    assert train(load_recipe("quickstart", SHORT), cut, quiet=True).notes == []
+    assert same(cut, trained)
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"files": 3}', '{"files": {"a": "b"}}', '{"files": {"a": [1]}}'])
+def test_a_foreign_manifest_is_a_torn_checkpoint(tmp_path, text):
+    (tmp_path / "a").write_text("x")
+    (tmp_path / MANIFEST).write_text(text)
+    assert fault(tmp_path) is not None
+    mark_complete(tmp_path)
+    assert fault(tmp_path) is None
+
+
+def test_the_newest_checkpoints_are_kept_by_step_when_the_clock_was_set_back(cut, trained):
+    shutil.rmtree(cut.checkpoints / "checkpoint-6")
+    for path in [cut.checkpoints / "checkpoint-4", *(cut.checkpoints / "checkpoint-4").rglob("*")]:
+        os.utime(path, (4e9, 4e9))
+    longer = [*SHORT, "trainer.max_steps=10"]
+    train(load_recipe("quickstart", longer), cut, quiet=True)
+    assert steps(cut) == [8, 10]
+
+
+@pytest.mark.parametrize("rate", ["1e30", "1e5"])
+def test_weights_that_run_away_are_a_diverged_run(tmp_path, rate):
+    """Every number would stay finite, and loss and gradient be 0 from then on."""
+    recipe = load_recipe("quickstart", [*SHORT, f"trainer.learning_rate={rate}"])
+    record = train(recipe, RunPaths(tmp_path), quiet=True)
+    assert record.outcome == "diverged" and "a weight is" in record.reason and record.steps < 6
+    assert not (tmp_path / "model").exists()
+
+
+def test_a_rate_far_too_high_that_leaves_usable_weights_is_a_finished_run(tmp_path):
+    record = train(load_recipe("quickstart", [*SHORT, "trainer.learning_rate=0.1"]), RunPaths(tmp_path), quiet=True)
+    assert record.outcome == "finished" and record.steps == 6
