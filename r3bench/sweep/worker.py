@@ -204,16 +204,6 @@ def _trained(recipe: Recipe, halvings: int, paths: RunPaths, quiet: bool, steps:
     return record
 
 
-def say(line: str) -> None:
-        if not quiet:
-            print(line, file=sys.stderr, flush=True)
-
-    def model() -> str:
-        return steps.start_model(recipe.model.name, recipe.model.revision)
-
-    return served(recipe, model, paths.root / "server.log", say)
-
-
 def smaller_batches(recipe: Recipe, halvings: int) -> Recipe:
     """The recipe with micro-batches halved `halvings` times and accumulation doubled: the same rows per update.
 
