@@ -101,7 +101,10 @@ class TrajectoryHistory:
         return [found[key] for key in keys]
 
     def digest(self) -> str:
-        """Hex digest of the whole store, whatever the number of ranks. Collective."""
+        """Hex digest of the whole store, whatever the number of ranks: names, tokens, verdicts, rewards. Collective.
+
+        Log-probs and entropies are left out: their last bits depend on how rows were batched.
+        """
         local = [_trajectory_digest(trajectory) for trajectory in self._items.values()]
         return hashlib.sha256("".join(sorted(self._gather(local))).encode()).hexdigest()
 
@@ -160,7 +163,8 @@ class HistoryView:
 
 
 def _trajectory_digest(trajectory: Trajectory) -> str:
-    text = repr(dataclasses.astuple(trajectory.summary)).encode()
+    summary = dataclasses.replace(trajectory.summary, entropy_mean=math.nan, entropy_peak=math.nan)
+    text = repr(dataclasses.astuple(summary)).encode()
     tokens = trajectory.completion_ids.astype(np.int32).tobytes()
     return hashlib.sha256(text + tokens + str(trajectory.prefix).encode()).hexdigest()
 

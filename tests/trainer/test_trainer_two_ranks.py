@@ -1,4 +1,4 @@
-"""Two processes (gloo): off is stock there too, replay acts on both, and nobody waits for the other."""
+"""Two processes (gloo): off is stock there too, replay acts on both, nobody waits for the other, FSDP2 shards."""
 
 import json
 import os
@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from transformers import AutoModelForCausalLM
 
 HERE = Path(__file__).parent
 
@@ -21,7 +22,8 @@ def ranks(tiny_model, tmp_path_factory):
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(HERE)}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
-    return [json.loads((folder / f"rank-{rank}-of-2.json").read_text()) for rank in range(2)]
+    reports = [json.loads((folder / f"rank-{rank}-of-2.json").read_text()) for rank in range(2)]
+    return [{**report, "folder": folder} for report in reports]
 
 
 @pytest.mark.parametrize("name", ["whole", "split"])
@@ -47,3 +49,19 @@ def test_replay_acts_and_ranks_agree(ranks, mode):
 def test_replay_replaces_rows_of_groups_split_over_ranks(ranks):
     assert ranks[0]["replay-split"] == ranks[1]["replay-split"]
     assert ranks[0]["replay-split"][1]["replay/rows"] > 0
+
+
+def test_fsdp2_trains_resumes_and_saves_with_all_components(ranks):
+    first, second = (rank["fsdp"] for rank in ranks)
+    assert first["sharded"]
+    assert first == second, "the ranks differ"
+    for key in ("ranking/rows", "reflection/groups", "replay/rows", "retrospective/groups"):
+        assert first["evidence"][0].get(key, 0) > 0, key
+    assert first["complete"]
+    for key in ("streams", "evidence", "digest", "critic"):
+        whole, cut = first[key]
+        assert cut == whole, f"the resumed run differs in {key}"
+    assert len(first["streams"][0]) == 6
+    assert any(first["critic"][0])
+    model = AutoModelForCausalLM.from_pretrained(ranks[0]["folder"] / "fsdp" / "model")
+    assert all(p.isfinite().all() for p in model.parameters())

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import torch
+from fsdp_ranks import sharded_runs
 from trainer_tools import Recorder, arguments, by_length, questions
 from trl import GRPOConfig, GRPOTrainer
 
@@ -66,6 +67,7 @@ def main(model, folder):
         components={"replay": {"mode": "replace", "truncated_negatives": True}},
     )  # fmt: skip
     out["replay-split"] = [stream(trainer), trainer.evidence]
+    out["fsdp"] = sharded_runs(model, f"{folder}/fsdp")  # last: trainers after it are split too
     Path(f"{folder}/rank-{rank}-of-{ranks}.json").write_text(json.dumps(out))
 
 

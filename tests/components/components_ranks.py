@@ -1,0 +1,158 @@
+"""Run on 1, 2 and 4 processes: the same sampled answers must give the same losses, gradients, history and critic.
+
+    [torchrun --nproc_per_node=N] components_ranks.py MODEL FOLDER CASE...
+
+Answers depend on the prompt, the place in the group and the step alone, so every number of processes trains on the same
+global batches. Rank r of n leaves `rank-r-of-n.json`. N processes leave checkpoints 3, 6 and 9 of case `four` in
+`four-N`; the case `resume:NAME/checkpoint-S` goes on from there, into `resumed-N`.
+"""
+
+import json
+import os
+import random
+import sys
+from pathlib import Path
+
+import numpy as np
+import torch
+from fsdp_ranks import shard
+from peft import LoraConfig
+from trainer_tools import arguments, questions
+from trl import GRPOTrainer
+
+from r3bench import R3Trainer
+
+ROWS = 48  # sampled together, over all processes: all 12 questions in groups of 4
+FOUR = {
+    "ranking": {"peak_fraction": 0.25},
+    "reflection": {"template": "short", "max_share": 1 / 3},  # the 4 hopeless questions: a group for each of 4 ranks
+    "replay": {"truncated_negatives": True},
+    "retrospective": {"cuts": "grid", "spacing": 2, "quantile": 0.0, "gate_auc": 0.0, "retire": 0.9},
+}
+CASES = {
+    "four": (FOUR, {"save_strategy": "steps", "save_steps": 3}),
+    "fsdp": (FOUR, {}),
+    "split": (  # groups of 16 rows: one of three lies on both of 2 ranks, all of them on two of 4
+        {
+            "ranking": {"peak_fraction": 0.25}, "replay": {"truncated_negatives": True, "mode": "replace", "rows": 3},
+            "reflection": {"template": "short", "placement": "replace", "max_share": 1.0},
+            "retrospective": {"value": "monte_carlo", "cuts": "grid", "spacing": 2, "retire": 0.9},
+        },
+        {"num_generations": 16, "max_steps": 14},
+    ),
+    "lora": (FOUR, {"beta": 0.05, "max_steps": 6}),
+    "iterations": (FOUR, {"num_iterations": 2, "gradient_accumulation_steps": 2, "max_steps": 8}),
+    "rivals": (
+        {"repo": {"rows": 3, "window": 4, "min_stored": 4}, "rescue": True, "exgrpo": {"start": 0.0}}, {"rows": 16}
+    ),
+    "idle": (
+        {"replay": {"warmup": 99}, "reflection": {"warmup": 99}, "retrospective": {"gate_auc": 1.0}}, {"max_steps": 4}
+    ),
+    # of 2 ranks the first never has anything to do, of 4 the first two
+    "one-sided": (
+        {"ranking": {"peak_fraction": 0.25}, "replay": {"labels": "positives"}},
+        {"loss_type": "grpo", "shuffle_dataset": False},
+    ),
+    # samples other groups on another number of ranks: the ranks must agree, that is all
+    "resampling": ({"dynamic_sampling": True, "replay": {"truncated_negatives": True}}, {"rows": 16, "max_steps": 6}),
+}  # fmt: skip
+
+
+def scripted_sampling(trainer, prompt_ids, *_, **__):
+    """Answers that depend on the prompt, the place in the group and the step, not on the rank."""
+    first = trainer.accelerator.process_index * len(prompt_ids)
+    answers = []
+    for row, prompt in enumerate(prompt_ids):
+        place = (first + row) % trainer.num_generations
+        rng = random.Random(f"{prompt}-{place}-{trainer.state.global_step}")
+        length = rng.choice([3, 8, 8, 8])
+        ids = [rng.randrange(3, 250) for _ in range(length)]
+        answers.append(ids if length == 8 else [*ids, trainer._tokenizer.eos_token_id])
+    return answers, None
+
+
+def turning(completion_ids, question_id, trainer_state, **_):
+    """Four questions are never solved, four in every other epoch, four now and then."""
+    epoch = int((trainer_state.epoch or 0) + 1e-6)
+    numbers = [int(q[1:]) for q in question_id]
+    return [
+        float((4 <= n < 8 and epoch % 2 == 0) or (n >= 8 and sum(ids) % 2 == 0))
+        for n, ids in zip(numbers, completion_ids, strict=True)
+    ]
+
+
+def one_sided(completion_ids, question_id, trainer_state, **_):
+    """The first six questions have right and wrong answers at every visit; three are hopeless; three turn."""
+    odd = int((trainer_state.epoch or 0) + 1e-6) % 2
+    numbers = [int(q[1:]) for q in question_id]
+    return [float(place % 2 if n < 6 else n >= 9 and not odd) for place, n in enumerate(numbers)]
+
+
+def whole(tensor):
+    return (tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor).detach().double()
+
+
+def projections(trainer):
+    """Two numbers per trained parameter: its norm, and its product with fixed random numbers."""
+    found = []
+    for _, value in sorted((n, whole(p)) for n, p in trainer.model.named_parameters() if p.requires_grad):
+        random_numbers = torch.randn(value.shape, generator=torch.Generator().manual_seed(1), dtype=torch.double)
+        found.append([float(value.norm()), float((value * random_numbers).sum())])
+    return found
+
+
+def measured(trainer):
+    """Behaviour log-probs and entropies of everything stored, in the order of the rows' names."""
+    names = [f"q{i}" for i in range(12)]
+    view = trainer.history.open(names)
+    found = view.fetch([summary for name in names for summary in view.summaries(name)])
+    values = [[t.summary.entropy_mean, t.summary.entropy_peak, *t.logprobs.tolist()] for t in found]
+    return [None if np.isnan(v) else v for row in values for v in row]
+
+
+def critic(trainer):
+    """The critic's weights and running figures; empty without one."""
+    (state,) = [c.state_dict() for c in trainer.components if c.name == "retrospective"] or [{}]
+    arrays = [v for k, v in sorted(state.items()) if k.startswith("critic")]
+    return np.concatenate([np.ravel(np.asarray(v, float)) for v in arrays]).tolist() if arrays else []
+
+
+def run(model, folder, name, resume=None):
+    ranks = int(os.environ.get("WORLD_SIZE", "1"))
+    components, changes = CASES[name]
+    changes = dict(changes)
+    rows = changes.pop("rows", ROWS) // ranks // changes.get("gradient_accumulation_steps", 1)
+    values = {"per_device_train_batch_size": rows, "max_steps": 9, "learning_rate": 0.05, "optim": "sgd", **changes}
+    args = arguments(f"{folder}/{'resumed' if resume else name}-{ranks}", components=components, **values)
+    if name == "fsdp" and ranks > 1:
+        shard(args)
+    trainer = R3Trainer(
+        model=model, reward_funcs=one_sided if name == "one-sided" else turning, train_dataset=questions(12), args=args,
+        peft_config=LoraConfig(r=4, target_modules="all-linear") if name == "lora" else None,
+    )  # fmt: skip
+    trainer.train(resume_from_checkpoint=resume)
+    lines = [line for line in trainer.state.log_history if "grad_norm" in line]
+    return {
+        "sharded": any(hasattr(p, "full_tensor") for p in trainer.model.parameters()),
+        "stream": {key: [line[key] for line in lines if key in line] for key in ("loss", "grad_norm", "reward")},
+        "weights": projections(trainer),
+        "evidence": trainer.evidence,
+        "history": [trainer.history.digest(), len(trainer.history)],
+        "measured": measured(trainer),
+        "critic": critic(trainer),
+    }
+
+
+def main(model, folder, *cases):
+    rank, ranks = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    GRPOTrainer._generate_single_turn = scripted_sampling
+    out = {}
+    for case in cases:
+        name, _, checkpoint = case.partition(":")
+        out[name] = run(model, folder, "four", f"{folder}/{checkpoint}") if checkpoint else run(model, folder, name)
+    Path(f"{folder}/rank-{rank}-of-{ranks}.json").write_text(json.dumps(out))
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    main(*sys.argv[1:])
