@@ -121,7 +121,7 @@ class Exgrpo(Component):
             return None
         place = rng.randrange(len(group.correct))
         kept = np.arange(len(group.correct)) != place
-        std, eps = trainer_scale(self.facts, step.groups)
+        std, eps = trainer_scale(self.facts, step.groups, historic)
         own, other = mixed_advantages(group.rewards[kept], [historic[0].task_reward], std=std, eps=eps)
         fresh = np.zeros(len(kept))
         fresh[kept] = own

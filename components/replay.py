@@ -134,7 +134,7 @@ class Replay(Component):
         size = len(group.correct)
         replaced = sorted(rng.sample(range(size), len(historic))) if config.mode == "replace" else []
         kept = np.setdiff1d(np.arange(size), replaced)
-        std, eps = trainer_scale(self.facts, step.groups, config.eps)
+        std, eps = trainer_scale(self.facts, step.groups, historic, config.eps)
         own, other = mixed_advantages(
             group.rewards[kept],
             [row.task_reward for row in historic],

@@ -108,7 +108,7 @@ class Repo(Component):
             return None
         rng = self.facts.rng(step.step, self.name, group.question)
         historic = choose(stored, config.rows, config.pick, rng)
-        std, eps = trainer_scale(self.facts, step.groups)
+        std, eps = trainer_scale(self.facts, step.groups, historic)
         rewards = [row.task_reward for row in historic]
         own, other = mixed_advantages(group.rewards, rewards, normalisation=config.normalisation, std=std, eps=eps)
         self.count("groups_mixed")

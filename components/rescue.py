@@ -60,7 +60,7 @@ class Rescue(Component):
             return None
         chosen, place = rng.choice(stored), rng.randrange(len(group.correct))
         kept = np.arange(len(group.correct)) != place
-        std, eps = trainer_scale(self.facts, step.groups)
+        std, eps = trainer_scale(self.facts, step.groups, [chosen])
         own, other = mixed_advantages(group.rewards[kept], [chosen.task_reward], std=std, eps=eps)
         fresh = np.zeros(len(kept))
         fresh[kept] = own

@@ -106,10 +106,17 @@ def still_free(component: Component, step: Step, wanted: Sequence[Group]) -> lis
     return free
 
 
-def trainer_scale(facts: Facts, groups: Sequence[Group], eps: float = 1e-4) -> tuple[float | None, float]:
-    """`std` and `eps` for `mixed_advantages` that follow the trainer's `scale_rewards`: group, batch or none."""
+def trainer_scale(
+    facts: Facts, groups: Sequence[Group], historic: Sequence[Summary], eps: float = 1e-4
+) -> tuple[float | None, float]:
+    """`std` and `eps` for `mixed_advantages` that follow the trainer's `scale_rewards`: group, batch or none.
+
+    The batch's deviation is taken with the `historic` rows of the mixed group in it: alone, a batch without any right
+    answer would have none, and the mixed group would be divided by `eps`.
+    """
     if facts.scale_rewards == "none":
         return 1.0, 0.0
     if facts.scale_rewards == "batch":
-        return sample_std(np.concatenate([group.rewards for group in groups])), eps
+        rewards = [group.rewards for group in groups]
+        return sample_std(np.concatenate([*rewards, [row.task_reward for row in historic]])), eps
     return None, eps

@@ -154,11 +154,17 @@ def test_a_stored_row_counts_with_its_task_reward():
 def test_the_trainers_scaling_is_followed(scale):
     groups = [group(0, [0] * 4), group(1, [1, 0, 0, 1])]
     mixtures, _ = draw({}, groups, Memory(stored("q0", 0, True)), scale_rewards=scale)
-    batch = np.std([0, 0, 0, 0, 1, 0, 0, 1], ddof=1)
+    batch = np.std([0, 0, 0, 0, 1, 0, 0, 1, 1], ddof=1)  # the mixed row's reward counts
     std, lam = (1.0, 0.0) if scale == "none" else (batch, 1e-4)
     np.testing.assert_allclose(
         mixtures[0].fresh_advantages, mixed([0.0] * 4, [1.0], 1.0, lam, "mixed", "group_std", std)[0]
     )
+
+
+def test_batch_scaling_of_a_batch_without_any_spread_stays_of_ordinary_size():
+    mixtures, _ = draw({}, [group(0, [0] * 4), group(1, [0] * 4)], Memory(stored("q0", 0, True)), scale_rewards="batch")
+    std = np.std([0] * 8 + [1], ddof=1)
+    np.testing.assert_allclose(mixtures[0].historic_advantages, 0.8 / (std + 1e-4))
 
 
 def test_draws_depend_on_seed_step_and_group_only():
