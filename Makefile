@@ -4,6 +4,7 @@
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV ?= .venv
 BIN := $(VENV)/bin
+SITE ?= site
 READY := $(VENV)/.ready
 
 # One thread per process: the models here are tiny, and several processes share the cores.
@@ -14,7 +15,7 @@ export HF_HUB_DISABLE_TELEMETRY ?= 1
 # Two processes, a test file as a whole in one of them.
 PYTEST_ARGS ?= -n 2 --dist loadfile
 
-.PHONY: setup quickstart test slow lint wheel clean
+.PHONY: setup quickstart test slow lint docs wheel clean
 
 setup: $(READY)
 
@@ -23,7 +24,7 @@ $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "r3bench needs Python 3.11 or newer")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install -c constraints.txt torch==2.13.0
-	$(BIN)/python -m pip install -c constraints.txt -e '.[dev]'
+	$(BIN)/python -m pip install -c constraints.txt -e '.[dev,docs]'
 	touch $@
 
 quickstart: $(READY)
@@ -40,9 +41,13 @@ lint: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+# A link that leads nowhere or a page that isn't in the navigation is an error.
+docs: $(READY)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --site-dir $(SITE)
+
 wheel: $(READY)
 	rm -rf build dist
 	$(BIN)/python -m build --wheel
 
 clean:
-	rm -rf build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache
+	rm -rf build dist site *.egg-info .pytest_cache .mypy_cache .ruff_cache
