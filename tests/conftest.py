@@ -1,7 +1,11 @@
-"""What the configuration tests share: the command line in this process, in an empty directory."""
+"""What all tests share: offline and single-threaded, and the command line in this process, in an empty directory."""
 
+import os
 from collections.abc import Callable
 from pathlib import Path
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pytest
 from typer.testing import CliRunner, Result
