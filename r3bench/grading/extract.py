@@ -20,6 +20,7 @@ _CHOICE = re.compile(r"\(?([A-J])\)?(?=[\s.:)*]|$)")
 _NUMBER = re.compile(
     r"(?<![\w.])[-−+]?(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)?(?:\.\d+|(?<=\d))(?:\s*/\s*\d+(?![\d.]))?(?:\s*\\?%)?"
 )
+THOUGHT_END = "</think>"
 TAIL = 4000  # characters at the end in which a phrase or a bare number is looked for
 
 
@@ -94,15 +95,24 @@ def after_phrase(text: str) -> str | None:
 
 def final_answer(response: str, require_boxed: bool = True) -> Answer:
     r"""The final answer of a response: the last `\boxed{}`; unless `require_boxed`, else what follows the last
-    "answer is", else the last number."""
-    boxed = last_boxed(response)
+    "answer is", else the last number. What is said after `</think>` comes before all that was thought."""
+    _, end, said = response.rpartition(THOUGHT_END)
+    if end and not require_boxed:  # the last box is the last one either way
+        answer = _find(said, require_boxed)
+        if answer.text is not None:
+            return answer
+    return _find(response, require_boxed)
+
+
+def _find(text: str, require_boxed: bool) -> Answer:
+    boxed = last_boxed(text)
     if boxed is not None:
         return Answer(boxed, "boxed")
     if not require_boxed:
-        phrase = after_phrase(response)
+        phrase = after_phrase(text)
         if phrase is not None:
             return Answer(phrase, "phrase")
-        number = last_number(response)
+        number = last_number(text)
         if number is not None:
             return Answer(number, "number")
     return Answer(None, "none")

@@ -5,11 +5,15 @@ from decimal import Decimal, InvalidOperation
 
 MAX_LENGTH = 2000  # characters of an answer; longer ones are wrong without being parsed
 
-_WRAPPERS = (("$$", "$$"), ("$", "$"), (r"\(", r"\)"), (r"\[", r"\]"))
+_WRAPPERS = (("**", "**"), ("`", "`"), ("$$", "$$"), ("$", "$"), (r"\(", r"\)"), (r"\[", r"\]"))
+_INVISIBLE = re.compile("[\u00ad\u200b-\u200f\u2060-\u2064\ufeff]")  # not the marks that turn digits round
 _DROPPED = re.compile(
-    r"\\(?:left|right|displaystyle|textstyle|limits|[bB]ig[lr]?|q?quad)(?![a-zA-Z])"
+    r"(\\\\)"  # the end of a matrix row stays; without it here its second half would go with the space behind it
+    r"|\\(?:left|right|displaystyle|textstyle|limits|[bB]ig[lr]?|q?quad|[lL]arge|LARGE|huge)(?![a-zA-Z])"
+    r"|\\(?:boldsymbol|bm|bold|bf|pmb|mathsf|underline)(?![a-zA-Z])|\\(?:text)?color\s*\{[a-zA-Z]{1,20}\}"
     r"|\\[!,;:> ]|~"
 )
+_GROUP = re.compile(r"\{(?:[^{}]|\{(?:[^{}]|\{[^{}]*\})*\})*(?<!\\)\}")  # one group, with groups two deep inside
 _TEXT = re.compile(r"\\(?:text|textbf|textit|textrm|textnormal|mathrm|mathbf|mathit|mbox|operatorname)\s*\{([^{}]*)\}")
 _SPELLING = (
     (re.compile(r"\\[dtc]frac(?![a-zA-Z])"), r"\\frac"),
@@ -18,6 +22,12 @@ _SPELLING = (
     (re.compile(r"\\(?:le|leqslant)(?![a-zA-Z])"), r"\\leq"),
     (re.compile(r"\\(?:ge|geqslant)(?![a-zA-Z])"), r"\\geq"),
     (re.compile(r"\\(?:ne)(?![a-zA-Z])"), r"\\neq"),
+    (re.compile(r"\\varnothing(?![a-zA-Z])"), r"\\emptyset"),
+    (re.compile(r"\\langle(?![a-zA-Z])"), "("),
+    (re.compile(r"\\rangle(?![a-zA-Z])"), ")"),
+    (re.compile(r"(?<![\\a-zA-Z])pi(?![a-zA-Z])"), r"\\pi "),
+    (re.compile(r"(?<=\d)\s*\^\s*\{\s*(?:st|nd|rd|th)\s*\}"), ""),
+    (re.compile(r"(?<![\d./])(\d{1,9})\s+(\d{1,9})\s*/\s*(\d{1,9})(?![\d./])"), r"\1\\frac{\2}{\3}"),
     (re.compile(r"\\?%"), "%"),
     (re.compile(r"\^\s*(?:\{\s*\\circ\s*\}|\\circ)|°"), ""),
     (re.compile(r"\\\$|(?<!\\)\$"), ""),
@@ -36,24 +46,63 @@ _LETTER_FIRST = re.compile(  # '(B) text', 'B. text', 'B: text'
     r"\(?([A-J])(?:\)[.:]?|[.:](?=\s|$))"  # not 'B:C' or 'B.5'
     r"(?!\s*[,;]?\s*\(?[A-J]\)?\s*(?:$|[,;(]))"  # nor a second letter: '(B)(C)', '(B), (C)'
 )
-_TEXT_UNIT = re.compile(r"(?<=\d)\s*\\(?:text|mathrm|mbox)\s*\{\s*[^{}\d]*\}(?:\^\{?\d\}?)?$")
+_LABEL = re.compile(r"(?:\(?([A-J])\)[.:]?|([A-J])[.:](?=\s))\s*(?=[^\s,;])")  # '(B) ' before a value
+_CHOSEN = re.compile(r"(?:the\s+)?(?:correct\s+)?(?:option|choice|answer)\s*(?:is\b)?\s*:?\s*", re.IGNORECASE)
+_PREFACE = re.compile(r"(?:the\s+)?(?:final\s+)?answer(?:\s+is\b|\s*[:=])\s*:?\s*", re.IGNORECASE)
+_RELATION = re.compile(r"[<>]|\\(?:leq|geq|neq|lt|gt)(?![a-zA-Z])")
+_NAMED = re.compile(r"([a-zA-Z])\s*=[^=]+")
+_BASED = re.compile(r"\d+\s*_(?:\s*\{\s*(?=\d+\s*\}))?(\d+)\s*\}?")
+_DOTS = re.compile(r"\\[lc]?dots(?![a-zA-Z])|\.\.\.|…")
+_TEXT_UNIT = re.compile(
+    r"(?<=\d)(?:\s*\\(?:text|mathrm|mbox)\s*\{[^{}\d]*\}(?:\^\{?-?\d\}?)?(?:\s*(?:/|\\cdot(?![a-zA-Z])))?)+$"
+)
+_BARE_UNIT = re.compile(r"(?<=\d)(?:\s*(?:[mck]m|kg|ft)|((?:\s+[a-zA-Z]{3,})+))(?:\s*\^\s*\{?\d\}?)?$")
+_REPEATING = re.compile(r"(?<![\d.])(\d{0,20})\.(\d{0,20})\\(?:overline|bar)\s*\{?(\d{1,20})\}?(?!\d)")
 
 
 def plain(text: str) -> str:
-    r"""`text` without math delimiters, spacing commands, `\text{}` wrappers, currency and degree signs, final stop."""
-    text = text.strip()
+    r"""`text` without math delimiters, commands for space, font and colour, `\text{}` wrappers and units, currency and
+    degree signs, final stop. Longer than `MAX_LENGTH` it stays as it is."""
+    if len(text) > MAX_LENGTH:
+        return text
+    text = _INVISIBLE.sub("", text).strip()
     for opening, closing in _WRAPPERS:
         if text.startswith(opening) and text.endswith(closing) and len(text) > len(opening) + len(closing):
             text = text[len(opening) : -len(closing)].strip()
-    text = _DROPPED.sub("", text)
+    text = _DROPPED.sub(lambda match: match.group(1) or "", text).strip()
+    if _GROUP.fullmatch(text):
+        text = text[1:-1].strip()
     text = _TEXT_UNIT.sub("", text)
     text = _TEXT.sub(r" \1 ", text)
     for pattern, replacement in _SPELLING:
         text = pattern.sub(replacement, text)
-    text = text.strip()
+    text = _REPEATING.sub(_fraction, text).strip()
+    if text.endswith("\\") and not text.endswith("\\\\"):  # of a space command whose space was stripped
+        text = text[:-1].rstrip()
     while len(text) > 1 and text[-1] in ".,;" and not text.endswith(r"\."):
         text = text[:-1].rstrip()
     return text
+
+
+def _fraction(match: "re.Match[str]") -> str:
+    r"""A repeating decimal as a fraction: 0.1\overline{6} is (16 - 1)/90."""
+    whole, fixed, period = match.groups()
+    over = int(whole + fixed + period) - int("0" + whole + fixed)
+    return rf"\frac{{{over}}}{{{'9' * len(period) + '0' * len(fixed)}}}"
+
+
+def plain_pair(answer: str, gold: str) -> tuple[str, str]:
+    """Both in `plain` spelling, the answer also without what the gold doesn't have: "the answer is", the letter of the
+    choice before its value, the unit or noun after its number."""
+    ours, theirs = plain(answer), plain(gold)
+    ours = _PREFACE.sub("", ours, count=1) if _PREFACE.match(ours) else ours
+    label = _LABEL.match(ours)
+    if label and (label.group(1) or label.group(2)) not in theirs:
+        ours = ours[label.end() :]
+    unit = _BARE_UNIT.search(ours)
+    if unit and not _BARE_UNIT.search(theirs) and not _NOT_WORDS.union({"or"}).intersection(unit.group().split()):
+        ours = ours[: unit.start()]
+    return ours, theirs
 
 
 def is_words(text: str) -> bool:
@@ -105,15 +154,25 @@ def decide(answer: str, gold: str) -> tuple[bool, str] | None:
     """
     if len(answer) > MAX_LENGTH:
         return False, f"answer longer than {MAX_LENGTH} characters"
-    ours, theirs = canonical(answer), canonical(gold)
+    plain_answer, plain_gold = plain_pair(answer, gold)
+    for pattern, what in ((_NAMED, "another variable"), (_BASED, "another number or base")):
+        named_answer, named_gold = pattern.fullmatch(plain_answer), pattern.fullmatch(plain_gold)
+        if named_answer and named_gold and named_answer.group(1) != named_gold.group(1):
+            return False, what
+    ours, theirs = canonical(plain_answer), canonical(plain_gold)
     if ours == theirs and ours:
         return True, "same text"
-    plain_answer, plain_gold = plain(answer), plain(gold)
     number_a, number_g = as_number(plain_answer), as_number(plain_gold)
     if number_a is not None and number_g is not None:
         return number_a == number_g, "same number" if number_a == number_g else "another number"
+    if number_g is not None and _RELATION.match(plain_answer):
+        return False, "a relation, not a number"
     letter = _LETTER.fullmatch(plain_gold.replace(" ", ""))
     if letter:
+        chosen = _CHOSEN.match(plain_answer)
+        plain_answer = plain_answer[chosen.end() :] if chosen else plain_answer
+        if plain_answer.replace(" ", "").strip("().:") == letter.group(1):
+            return True, "same choice"
         first = _LETTER_FIRST.match(plain_answer)
         if first:
             same = first.group(1) == letter.group(1)
@@ -127,4 +186,6 @@ def decide(answer: str, gold: str) -> tuple[bool, str] | None:
         return words == theirs, "same text" if words == theirs else "another text"
     if not plain_answer:
         return False, "empty answer"
+    if _DOTS.search(plain_answer) or _DOTS.search(plain_gold):  # what they stand for is not in the text
+        return False, "another text, with dots"
     return None

@@ -5,7 +5,7 @@ import zlib
 from functools import lru_cache
 from typing import Any
 
-from r3bench.grading.normalise import plain
+from r3bench.grading.normalise import plain_pair
 
 RELATIVE = 1e-4  # two values further apart than this are different, whatever rounding to decimals says
 
@@ -41,7 +41,7 @@ def same_value(answer: str, gold: str) -> tuple[bool, str]:
     from math_verify import verify
 
     logging.getLogger("math_verify").setLevel(logging.CRITICAL)
-    ours, theirs = parsed(plain(answer)), parsed(plain(gold))
+    ours, theirs = (parsed(text) for text in plain_pair(answer, gold))
     if not theirs:
         return False, "gold can't be read as mathematics"
     if not ours:

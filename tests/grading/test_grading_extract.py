@@ -64,6 +64,10 @@ HOSTILE = {
     "dollars": "$" * 200_000,
     "digits": "9" * 300_000,
     "loose boxes": "\\boxed " * 100_000,
+    "unit of spaces": "\\boxed{1\\text{" + " " * 100_000 + "1}}",
+    "fractions": "\\boxed{" + "\\frac{" * 30_000 + "1" + "}{2}" * 30_000 + "}",
+    "spaces between": "\\boxed{1" + " " * 100_000 + "x}",
+    "dots": "\\boxed{1" + "." * 100_000 + "}",
 }
 
 
@@ -74,6 +78,8 @@ def test_time_grows_linearly_with_hostile_text(text):
         answer = final_answer(text[:size], False)
         if answer.text:
             decide(answer.text, "1")
+            decide("1", answer.text)  # a gold of anyone's file
+            canonical(answer.text)  # as a vote and for the second grader
         return time.process_time() - start
 
     full, tenth = cost(len(text)), min(cost(len(text) // 10) for _ in range(3))
@@ -99,6 +105,10 @@ def test_an_answer_of_any_length_is_bounded():
         ("sum is -7%", "-7%", "number"),
         ("a ratio of 3/4", "3/4", "number"),
         ("nothing here", None, "none"),
+        (r"<think>\boxed{3}</think> The answer is 4.", "4", "phrase"),
+        (r"<think>\boxed{3}</think> so \boxed{4}", "4", "boxed"),
+        (r"<think>\boxed{3}</think>", "3", "boxed"),
+        ("<think>perhaps 3</think> I give up.", "3", "number"),
     ],
 )
 def test_forms(response, text, form):

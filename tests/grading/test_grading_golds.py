@@ -1,4 +1,4 @@
-"""Gold answers of the real sets graded against themselves in five surface forms."""
+"""Gold answers of the real sets graded against themselves in eight surface forms."""
 
 import json
 import os
@@ -19,6 +19,9 @@ FORMS = {
     "other commands": lambda g: (
         r"\boxed{" + g.replace(r"\frac", r"\dfrac").replace(r"\left", "").replace(r"\right", "") + "}"
     ),
+    "colour": lambda g: rf"\boxed{{\textcolor{{blue}}{{{g}}}}}",
+    "bold": lambda g: rf"**Answer:** $\boxed{{\boldsymbol{{{g}}}}}$",
+    "slash": lambda g: r"\boxed{" + re.sub(r"^(-?)\\frac\{(\d+)\}\{(\d+)\}$", r"\1\2/\3", g) + "}",
     "spaces": lambda g: r"\boxed{" + re.sub(r"(?<=[,+=])(?=\S)", r"\\, ", g) + "}",
 }
 KNOWN_EQUAL = {"math500": [("5", "x=5")]}  # neighbours that are equal, one names its variable
@@ -30,7 +33,7 @@ def golds(name: str) -> list[str]:
 
 
 @pytest.mark.parametrize("name", SETS)
-def test_golds_are_right_in_five_forms(name):
+def test_golds_are_right_in_every_form(name):
     answers = golds(name)
     with Grader() as grader:
         for form, write in FORMS.items():
@@ -53,6 +56,17 @@ def test_golds_equal_themselves_as_mathematics_too(name):
         pool.close()
     wrong = [(g, r) for g, r in zip(answers, results, strict=True) if not r[0] and g not in words]
     assert not wrong, wrong
+
+
+@pytest.mark.parametrize("name", ["amc23", "amc_2022_2023", "aime24"])
+def test_a_choice_letter_before_the_value_is_no_part_of_it(name):
+    """How models answer contests with choices."""
+    answers = golds(name)
+    with Grader() as grader:
+        right = grader.grade([rf"\boxed{{\textbf{{(C)}}\ {gold}}}" for gold in answers], answers)
+        wrong = grader.grade([rf"\boxed{{\textbf{{(C)}}\ {int(gold) + 1}}}" for gold in answers], answers)
+    assert all(verdict.correct for verdict in right)
+    assert not any(verdict.correct for verdict in wrong)
 
 
 @pytest.mark.parametrize("name", SETS)
