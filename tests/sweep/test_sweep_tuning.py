@@ -10,7 +10,7 @@ from r3bench.evaluation.settings import KEY, settings
 from r3bench.files import read_json, read_jsonl
 from r3bench.records import TrainRecord
 from r3bench.sweep.ablate import ablate, open_study
-from r3bench.sweep.grid import parse_grid
+from r3bench.sweep.grid import load_grid, parse_grid
 from r3bench.sweep.inline import InlineExecutor
 from r3bench.sweep.tuning import run_search
 from r3bench.sweep.worker import Steps
@@ -91,6 +91,27 @@ def test_trials_use_the_tuning_seed_and_an_interrupted_search_goes_on_the_same(h
     assert report.complete and (folder / "tuning.json").read_bytes() == whole
     executions = read_jsonl(home / "runs" / "toy" / "executions.jsonl")
     assert len(executions) == 8  # the runs themselves were not repeated
+
+
+@pytest.mark.parametrize(
+    ("spec", "low", "high"),
+    [
+        ("{low: 1e-6, high: 1e-2, log: true}", 1e-6, 1e-2),
+        ("[1e-6, 1E-2]", 1e-6, 1e-2),
+        ("{low: 0, high: 1e-2, step: 1e-3}", 0, 1e-2),
+    ],
+)
+def test_a_number_that_yaml_reads_as_text_is_a_number(home, spec, low, high):
+    (home / "written.yaml").write_text(
+        "recipe: quickstart\nfactors: {replay: [off, on]}\nseeds: [0]\nbase_model: false\n"
+        f"tuning: {{trials: 3, space: {{trainer.learning_rate: {spec}}}}}\n"
+    )
+    grid = load_grid("written.yaml")
+    ablate(grid, home / "runs", run=run_toy, search=planted_search, executor=InlineExecutor(), say=lambda line: None)
+    for cell in ("base", "replay"):
+        found = read_json(home / "runs" / "written" / "tuning" / cell / "tuning.json")
+        rates = [trial["params"]["trainer.learning_rate"] for trial in found["trials"]]
+        assert len(rates) == 3 and all(type(rate) is float and low <= rate <= high for rate in rates)
 
 
 @pytest.mark.parametrize(
