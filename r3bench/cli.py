@@ -8,7 +8,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 from typer.core import TyperGroup
 
-from r3bench.commands import find, measure, result, run, share, study
+from r3bench.commands import find, measure, result, run, serve, share, study, verdicts
 from r3bench.commands.options import printable
 from r3bench.errors import R3BenchError, StateError
 
@@ -63,8 +63,9 @@ PANELS: dict[str, dict[str, Callable[..., None]]] = {  # shown in this order
     },
     "Measure": {
         "eval": measure.eval_,
-        "grade": measure.grade,
-        "compare": measure.compare,
+        "grade": verdicts.grade,
+        "compare": verdicts.compare,
+        "serve": serve.serve,
     },
     "Results": {
         "tables": result.tables,

@@ -1,6 +1,7 @@
 """`train`: one run."""
 
 import dataclasses
+import os
 from typing import Annotated
 
 import typer
@@ -34,6 +35,7 @@ def train(
     from r3bench.config.load import load_recipe, run_id
     from r3bench.errors import Diverged
     from r3bench.records import RunPaths
+    from r3bench.serving.training import split_devices
     from r3bench.sweep.launch import World, launch
     from r3bench.sweep.strategy import check_launch
     from r3bench.sweep.worker import finished, lead, run_cell
@@ -48,6 +50,7 @@ def train(
     if gpus * nodes > 1:
         record = launch(loaded, directory, world, quiet=quiet or as_json)
     else:
+        os.environ.update(split_devices(loaded.trainer, 1))
         record = run_cell(loaded, directory, quiet=quiet or as_json)
     if record is None or not lead():  # the first rank's node shows the result
         return

@@ -112,6 +112,8 @@ class EvalSection:
     seed: int = 0  # seed of the draws; each (question, repeat) has its own stream
     style: Literal["boxed", "r1", "plain"] = "boxed"  # instruction added to the problem, see r3bench.prompts
     require_boxed: bool = True  # only a boxed answer counts; false: "the answer is ..." and the last number do too
+    backend: Literal["auto", "hf", "vllm"] = "auto"  # what samples; auto: vllm where training used it on a GPU, else hf
+    engine: dict[str, Any] = field(default_factory=dict)  # arguments of vLLM's engine: max_model_len, dtype, ...
 
     def __post_init__(self) -> None:
         if self.samples < 1:

@@ -12,6 +12,14 @@ class ChatModel:
 
     tokenizer: Any
     context: int | None  # tokens of prompt and answer together; None: not known
+    details: dict[str, str] = {}  # noqa: RUF012, replaced as a whole, never changed
+
+    def plan(self, shards: int) -> int:
+        """See `Backend.plan`: one after the other, in this thread."""
+        return 1
+
+    def close(self) -> None:
+        """See `Backend.close`: nothing to do."""
 
     @property
     def template(self) -> str | None:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from r3bench.errors import StateError
-from r3bench.evaluation.runs import answers, task_names
+from r3bench.evaluation.runs import answers, task_names, task_settings
 from r3bench.evaluation.summary import counts
 
 EXACT = 16  # questions with a difference up to which all sign patterns are enumerated
@@ -87,14 +87,23 @@ def compare_runs(a: Path, b: Path, tasks: tuple[str, ...] | None = None) -> list
         questions = [question for question in counts_a if question in counts_b]
         if not questions:
             raise StateError(f"{a} and {b}: no question of task '{task}' in common")
-        graders = [sorted({row["grader"] for row in found}) for found in (answers_a, answers_b)]
-        notes = [f"graders differ: {graders[0]} and {graders[1]}"] if graders[0] != graders[1] else []
+        samples = [min(found[q][0] for q in questions) for found in (counts_a, counts_b)]
+        graders = [", ".join(sorted({row["grader"] for row in found})) for found in (answers_a, answers_b)]
+        settings_a, settings_b = (
+            {**task_settings(run, task), "grader": grader, "answers to a question": k}
+            for run, grader, k in zip((a, b), graders, samples, strict=True)
+        )
+        notes = [
+            f"{key}: {settings_a.get(key)} and {settings_b.get(key)}"
+            for key in dict.fromkeys([*settings_a, *settings_b])
+            if key not in ("model", "seed") and settings_a.get(key) != settings_b.get(key)
+        ]
         rows.append(
             {
                 "task": task,
                 "questions": len(questions),
                 "unmatched": len(set(counts_a) ^ set(counts_b)),
-                "samples": [min(counts_[q][0] for q in questions) for counts_ in (counts_a, counts_b)],
+                "samples": samples,
                 "notes": notes,
                 **paired(_accuracy(counts_a, questions), _accuracy(counts_b, questions)),
             }

@@ -10,6 +10,7 @@ from typing import Any
 from r3bench.config.sections import EvalSection
 from r3bench.errors import StateError
 from r3bench.evaluation import shards
+from r3bench.evaluation.backends import open_backend
 from r3bench.evaluation.grading import using
 from r3bench.evaluation.regrade import regrade_shard
 from r3bench.evaluation.sampling import Backend, Sampling
@@ -26,6 +27,8 @@ def evaluate(
     *,
     default_max_tokens: int,
     quiet: bool = False,
+    gpus: int = 1,
+    tensor_parallel: int = 1,
 ) -> dict[str, dict[str, Any]]:
     """Sample, grade and store `section.samples` answers to every question of `section.tasks`.
 
@@ -36,14 +39,17 @@ def evaluate(
 
     Args:
         model: a folder, a hub id, the address of an OpenAI-compatible server ('http://host:8000/v1', '#name' behind it
-            for one of several models), 'vllm:FOLDER' for vLLM in this process, or (model, tokenizer).
-        section: tasks and sampling.
+            for one of several models), 'vllm:FOLDER' for vLLM, or (model, tokenizer).
+        section: tasks and sampling; its backend `auto` is transformers, see `r3bench.evaluation.backends.resolve`.
         out: answers go to `out/<task>/<shard>.parquet`, columns `records.ANSWER_COLUMNS`.
         default_max_tokens: response cap where the section has none.
         quiet: no progress bar.
+        gpus: sampling processes times the GPUs of each; without GPUs they share the CPU. Changes no answer.
+        tensor_parallel: GPUs over which vLLM spreads one copy of the model.
 
     Returns:
-        Task -> summary, see `r3bench.evaluation.summary.summarise`; its `settings` say what it was measured under.
+        Task -> summary, see `r3bench.evaluation.summary.summarise`; its `settings` say what it was measured under, its
+        `backend` what sampled.
 
     Raises:
         ConfigError: an unknown task or model, or answers longer than the model's context.
@@ -60,33 +66,20 @@ def evaluate(
         with FileLock(out / ".lock", blocking=False), random_states_kept(), quiet_loggers():
             for leftover in out.glob("*/.*.parquet.*.tmp"):
                 leftover.unlink()
-            backend = _backend(model, section.batch_size)
-            asked = {KEY: settings(section, default_max_tokens)}
-            return {
-                name: asked
-                | _evaluate_task(
-                    name, backend=backend, section=section, sampling=sampling, folder=out / name, quiet=quiet
-                )
-                for name in section.tasks
-            }
+            backend = open_backend(model, section, gpus, tensor_parallel)
+            asked = {KEY: settings(section, default_max_tokens), "backend": backend.name}
+            try:
+                return {
+                    name: asked
+                    | _evaluate_task(
+                        name, backend=backend, section=section, sampling=sampling, folder=out / name, quiet=quiet
+                    )
+                    for name in section.tasks
+                }
+            finally:
+                backend.close()
     except Timeout as error:
         raise StateError(f"{out}: another evaluation is writing there") from error
-
-
-def _backend(model: str | Path | tuple[Any, Any], batch_size: int) -> Backend:
-    if isinstance(model, str) and model.startswith(("http://", "https://")):
-        from r3bench.evaluation.server import ServerBackend
-
-        return ServerBackend(model, batch_size)
-    if isinstance(model, str) and model.startswith("vllm:"):
-        from r3bench.evaluation.vllm_offline import VLLMBackend
-
-        return VLLMBackend(model.removeprefix("vllm:"))
-    from r3bench.evaluation.hf import HFBackend
-
-    if isinstance(model, tuple):
-        return HFBackend(*model, batch_size)
-    return HFBackend.load(model, batch_size)
 
 
 def _evaluate_task(
@@ -115,6 +108,7 @@ def _evaluate_task(
         "top_p": sampling.top_p,
         "max_tokens": sampling.max_tokens,
         "seed": section.seed,
+        **backend.details,
     }
     with using(Grader(require_boxed=section.require_boxed)) as grader, progress_bar(name, quiet) as progress:
         for path in _graded_otherwise(folder, settings, grader.name):

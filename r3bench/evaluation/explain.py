@@ -6,8 +6,7 @@ from typing import Any
 from r3bench.errors import ConfigError, nearest
 from r3bench.evaluation.runs import answers, task_names
 from r3bench.grading.extract import final_answer
-from r3bench.grading.grader import ExactGrader
-from r3bench.grading.normalise import canonical
+from r3bench.grading.normalise import canonical, same_spelling
 
 
 def explain(run: Path, question: str, *, task: str | None = None, repeat: int | None = None) -> list[dict[str, Any]]:
@@ -25,7 +24,6 @@ def explain(run: Path, question: str, *, task: str | None = None, repeat: int | 
     Raises:
         ConfigError: no such question or repeat among the stored answers.
     """
-    second = ExactGrader(require_boxed=False)
     found, known = [], set()
     for name in task_names(run, (task,) if task else None):
         for row in answers(run, name):
@@ -40,7 +38,7 @@ def explain(run: Path, question: str, *, task: str | None = None, repeat: int | 
                     "form": answer.form,
                     "canonical": None if row["extracted"] is None else canonical(row["extracted"]),
                     "canonical_gold": canonical(row["gold"]),
-                    "exact": second.grade([row["response"]], [row["gold"]])[0].correct,
+                    "exact": same_spelling(row["extracted"], row["gold"]),
                 }
             )
     if not found:

@@ -16,7 +16,7 @@ import torch
 from r3bench.errors import ConfigError, Diverged
 from r3bench.evaluation import fingerprint
 from r3bench.evaluation.chat import ChatModel
-from r3bench.evaluation.sampling import Completion, Draw, Sampling, Stream
+from r3bench.evaluation.sampling import Completion, Draw, Sampling, Stream, batches
 
 NUCLEUS = 512  # likeliest tokens looked at first for top-p; the whole vocabulary is sorted only if they don't suffice
 COMPACT = 0.75  # rows still running, as a share of the batch, at which finished rows are taken out
@@ -92,11 +92,9 @@ class HFBackend(ChatModel):
         """See `Backend.generate`."""
         prompts = {draw.prompt: self.encode(draw.prompt) or [self.ends[0]] for draw in draws}
         self.check_length(max(map(len, prompts.values()), default=0), sampling)
-        order = sorted(range(len(draws)), key=lambda i: (len(prompts[draws[i].prompt]), draws[i].question, i))
         done: dict[int, Completion] = {}
         with evaluating(self.model):
-            for start in range(0, len(order), self.batch_size):
-                rows = order[start : start + self.batch_size]
+            for rows in batches([len(prompts[draw.prompt]) for draw in draws], draws, self.batch_size):
                 batch = self._sample([draws[i] for i in rows], prompts, sampling)
                 done.update(zip(rows, batch, strict=True))
                 progress(len(rows))

@@ -1,7 +1,9 @@
 """The model as lm-eval sees it. Answers that are stored are not sampled again; new ones are graded and stored."""
 
 import hashlib
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +11,7 @@ from lm_eval.api.instance import Instance
 from lm_eval.api.model import LM
 
 from r3bench.evaluation import shards
-from r3bench.evaluation.sampling import Backend, Draw, Sampling, draw_seed
+from r3bench.evaluation.sampling import Backend, Completion, Draw, Sampling, draw_seed
 from r3bench.grading import Grader, Verdict
 
 
@@ -71,25 +73,53 @@ class StoredLM(LM):
         done = sum(key in have for key in keys)
         self.progress(done, len(keys))
 
+        lock = threading.Lock()  # shards may be sampled from several threads
+
         def finished(count: int) -> None:
             nonlocal done
-            done += count
-            self.progress(done, len(keys))
+            with lock:
+                done += count
+                self.progress(done, len(keys))
 
-        for block in shards.blocks(list(prompts), samples, have):
-            self._sample(block, prompts, golds, finished)
+        missing = shards.blocks(list(prompts), samples, have)
+        for block, answers in self._sampled(missing, prompts, finished):
+            self._store(block, answers, golds)
         texts = {(row["question"], row["repeat"]): row["response"] for row in shards.read(self.folder)}
         return [texts[key] for key in keys]
 
-    def _sample(
-        self, block: shards.Block, prompts: dict[str, str], golds: dict[str, str], finished: Callable[[int], None]
-    ) -> None:
-        draws = [
+    def _sampled(
+        self, blocks: Sequence[shards.Block], prompts: dict[str, str], finished: Callable[[int], None]
+    ) -> Iterator[tuple[shards.Block, list[Completion]]]:
+        """Blocks with their answers, as they come."""
+
+        def sample(block: shards.Block) -> list[Completion]:
+            return self.backend.generate(self._draws(block, prompts), self.sampling, finished)
+
+        at_once = self.backend.plan(len(blocks))
+        if at_once == 1:
+            for block in blocks:
+                yield block, sample(block)
+            return
+        pool = ThreadPoolExecutor(at_once)
+        try:
+            running = {pool.submit(sample, block): block for block in blocks}
+            for future in as_completed(running):
+                yield running[future], future.result()
+        except BaseException:  # one failed, or Ctrl-C: what is under way is of no use
+            self.backend.close()
+            raise
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+    def _draws(self, block: shards.Block, prompts: dict[str, str]) -> list[Draw]:
+        return [
             Draw(question, repeat, draw_seed(self.seed, question, repeat), prompts[question])
             for question in block.questions
             for repeat in block.repeats
         ]
-        answers = self.backend.generate(draws, self.sampling, finished)
+
+    def _store(self, block: shards.Block, answers: Sequence[Completion], golds: dict[str, str]) -> None:
+        draws = self._draws(block, dict.fromkeys(block.questions, ""))
         gold = [golds[draw.question] for draw in draws]
         verdicts = self.grader.grade([answer.text for answer in answers], gold)
         rows = [

@@ -4,13 +4,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
+from r3bench.errors import StateError
 from r3bench.evaluation import shards
 from r3bench.evaluation.runs import answer_folder, answers, task_names
 from r3bench.evaluation.settings import KEY
 from r3bench.evaluation.summary import summarise
 from r3bench.grading import ExactGrader, Grader
+from r3bench.grading.normalise import same_spelling
 from r3bench.records import RunPaths, read_record, write_record
 
+KEPT = (KEY, "backend", "version", "digest")  # of a task's summary, not about its verdicts
 GraderName = Literal["math-verify", "exact"]
 
 
@@ -50,48 +53,64 @@ def regrade(
 
     Returns:
         Task -> `answers`, `to_right`, `to_wrong` (verdicts that changed), `grader`, `summary` (the new one).
+
+    Raises:
+        StateError: an evaluation is writing there.
     """
+    from filelock import FileLock, Timeout
+
     folder = answer_folder(run)
-    report: dict[str, dict[str, Any]] = {}
     judge = make_grader(grader, require_boxed)
     try:
-        for task in task_names(run, tasks):
-            changes = [regrade_shard(path, judge) for path in shards.files(folder / task)]
-            report[task] = {
-                "answers": sum(answered for answered, _, _ in changes),
-                "to_right": sum(to_right for _, to_right, _ in changes),
-                "to_wrong": sum(to_wrong for _, _, to_wrong in changes),
-                "grader": judge.name,
-                "summary": summarise(answers(run, task)),
-            }
+        with FileLock(folder / ".lock", blocking=False):
+            return _regrade(run, folder, judge, require_boxed, tasks)
+    except Timeout as error:
+        raise StateError(f"{folder}: an evaluation is writing there") from error
     finally:
         judge.close()
+
+
+def _regrade(
+    run: Path, folder: Path, judge: Grader | ExactGrader, require_boxed: bool, tasks: tuple[str, ...] | None
+) -> dict[str, dict[str, Any]]:
+    report: dict[str, dict[str, Any]] = {}
+    for task in task_names(run, tasks):
+        changes = [regrade_shard(path, judge) for path in shards.files(folder / task)]
+        report[task] = {
+            "answers": sum(answered for answered, _, _ in changes),
+            "to_right": sum(to_right for _, to_right, _ in changes),
+            "to_wrong": sum(to_wrong for _, _, to_wrong in changes),
+            "grader": judge.name,
+            "summary": summarise(answers(run, task)),
+        }
     paths = RunPaths(folder.parent)
     if paths.record.exists():
         record = read_record(paths)
         scores = {}
         for task, old in record.eval.items():
-            kept = {KEY: {**old[KEY], "require_boxed": require_boxed}} if old.get(KEY) else {}
+            kept = {key: value for key, value in old.items() if key in KEPT}
+            if kept.get(KEY):
+                kept[KEY] = {**kept[KEY], "require_boxed": require_boxed}
             scores[task] = kept | report[task]["summary"] if task in report else old
         write_record(replace(record, eval=scores), paths)
     return report
 
 
-def agreement(run: Path, tasks: tuple[str, ...] | None = None, require_boxed: bool = True) -> dict[str, dict[str, Any]]:
-    """How often plain text equality gives the stored verdict: task -> `answers`, `agreement` (share), `differ`.
+def agreement(run: Path, tasks: tuple[str, ...] | None = None) -> dict[str, dict[str, Any]]:
+    """How often equal spelling of the extracted answer and the gold gives the stored verdict.
 
-    `differ` lists the answers about which the two disagree: question, repeat, gold, extracted, reason, both verdicts.
+    Returns:
+        Task -> `answers`, `agreement` (share), and `differ`, the answers about which the two disagree: question,
+        repeat, gold, extracted, reason, both verdicts.
     """
-    judge = ExactGrader(require_boxed)
     report = {}
     for task in task_names(run, tasks):
         rows = answers(run, task)
-        verdicts = judge.grade([row["response"] for row in rows], [row["gold"] for row in rows])
         differ = [
             {key: row[key] for key in ("question", "repeat", "gold", "extracted", "reason")}
-            | {"stored": row["correct"], "exact": verdict.correct}
-            for row, verdict in zip(rows, verdicts, strict=True)
-            if row["correct"] != verdict.correct
+            | {"stored": row["correct"], "exact": exact}
+            for row in rows
+            if row["correct"] != (exact := same_spelling(row["extracted"], row["gold"]))
         ]
         report[task] = {"answers": len(rows), "agreement": 1 - len(differ) / len(rows), "differ": differ}
     return report

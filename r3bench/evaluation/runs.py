@@ -28,6 +28,11 @@ def task_names(run: Path, wanted: tuple[str, ...] | None = None) -> list[str]:
     return list(wanted) if wanted else stored
 
 
+def task_settings(run: Path, task: str) -> dict[str, Any]:
+    """What the first shard of a task was sampled under."""
+    return shards.read_shard(shards.files(answer_folder(run) / task)[0])[1]
+
+
 def answers(run: Path, task: str) -> list[dict[str, Any]]:
     """The stored answers of one task, each (question, repeat) once."""
     return shards.read(answer_folder(run) / task)

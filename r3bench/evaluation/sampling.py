@@ -43,6 +43,8 @@ class Backend(Protocol):
 
     name: str  # for the record, e.g. 'hf'
     fingerprint: str  # changes with the weights
+    context: int | None  # tokens of prompt and answer together; None: not known
+    details: dict[str, str]  # what else of the backend the answers depend on, for the record
 
     def chat(self, messages: Sequence[dict[str, str]]) -> str:
         """The prompt text of a chat, ready for the answer; the last message's text if there is no template."""
@@ -55,6 +57,26 @@ class Backend(Protocol):
             ConfigError: prompt and cap don't fit the model's context.
         """
         ...
+
+    def plan(self, shards: int) -> int:
+        """So many shards are to be sampled; how many of them at a time, from as many threads."""
+        ...
+
+    def close(self) -> None:
+        """Free what it holds; nothing is sampled afterwards."""
+        ...
+
+
+def batches(lengths: Sequence[int], draws: Sequence[Draw], size: int) -> list[list[int]]:
+    """Which draws are sampled together: indices in lists of up to `size`, prompts of similar length in one.
+
+    Args:
+        lengths: of the prompts, in tokens.
+        draws: the answers to be sampled.
+        size: rows of a batch.
+    """
+    order = sorted(range(len(draws)), key=lambda i: (lengths[i], draws[i].question, i))
+    return [order[start : start + size] for start in range(0, len(order), size)]
 
 
 def draw_seed(seed: int, question: str, repeat: int) -> int:

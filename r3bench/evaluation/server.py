@@ -32,6 +32,7 @@ class ServerBackend:
     """
 
     name = "server"
+    details: dict[str, str] = {}  # noqa: RUF012, never changed
 
     def __init__(self, address: str, concurrency: int) -> None:
         url, _, wanted = address.partition("#")
@@ -83,6 +84,13 @@ class ServerBackend:
                 for future in futures:
                     future.cancel()
                 raise
+
+    def plan(self, shards: int) -> int:
+        """See `Backend.plan`: one shard at a time, whose requests go out together."""
+        return 1
+
+    def close(self) -> None:
+        """See `Backend.close`: nothing to do."""
 
     def _call(self, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
         headers = {"Content-Type": "application/json"}

@@ -43,6 +43,8 @@ def measured(summaries: Mapping[str, Mapping[str, Any]], section: EvalSection, d
             return False
         if any(stored.get(key) != value for key, value in wanted.items() if key != "limit"):
             return False
+        if section.backend not in ("auto", summary.get("backend", "hf")):
+            return False
         if stored["limit"] is not None and (section.limit is None or section.limit > stored["limit"]):
             return False
     return True

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from r3bench.errors import StateError
-from r3bench.files import replacing
+from r3bench.files import expect, replacing
 from r3bench.records import ANSWER_COLUMNS
 
 QUESTIONS = 64  # questions in a shard, aligned to the task's order
@@ -88,6 +88,19 @@ def files(folder: Path) -> list[Path]:
     return sorted(folder.glob("*.parquet"))
 
 
+def stored_settings(path: Path) -> dict[str, Any]:
+    """The settings a shard's answers were sampled under, without reading the answers.
+
+    Raises:
+        StateError: it is not a readable parquet file.
+    """
+    try:
+        schema = pq.read_schema(path)
+    except (pa.ArrowException, OSError) as error:
+        raise StateError(f"{path}: not readable as parquet ({str(error).splitlines()[0]})") from error
+    return _settings(schema, path)
+
+
 def read_shard(path: Path) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """Rows and settings of one shard.
 
@@ -101,8 +114,25 @@ def read_shard(path: Path) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     missing = set(ANSWER_COLUMNS) - set(table.column_names)
     if missing:
         raise StateError(f"{path}: no column {', '.join(sorted(missing))}")
-    settings = json.loads((table.schema.metadata or {}).get(KEY, b"{}"))
-    return table.to_pylist(), settings
+    if not table.schema.equals(SCHEMA, check_metadata=False):
+        table = _as_ours(table, path)
+    return table.to_pylist(), _settings(table.schema, path)
+
+
+def _as_ours(table: pa.Table, path: Path) -> pa.Table:
+    """A table with our columns among others, as an editor of parquet files might leave it."""
+    try:
+        return table.select(SCHEMA.names).cast(SCHEMA.with_metadata(table.schema.metadata))
+    except (pa.ArrowException, ValueError) as error:
+        raise StateError(f"{path}: columns are not ours ({str(error).splitlines()[0]})") from error
+
+
+def _settings(schema: pa.Schema, path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads((schema.metadata or {}).get(KEY, b"{}"))
+    except ValueError as error:
+        raise StateError(f"{path}: its settings are not readable as JSON; the file was edited") from error
+    return expect(found, path)
 
 
 def read(folder: Path, settings: dict[str, Any] | None = None) -> list[dict[str, Any]]:

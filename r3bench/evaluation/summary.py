@@ -7,6 +7,7 @@ import numpy as np
 
 from r3bench.errors import StateError
 from r3bench.evaluation.metrics import majority, pass_curve, token_figures
+from r3bench.grading.normalise import same_spelling
 
 
 def counts(rows: Sequence[dict[str, Any]]) -> dict[str, tuple[int, int]]:
@@ -28,7 +29,7 @@ def summarise(rows: Sequence[dict[str, Any]], samples: int | None = None) -> dic
     Returns:
         `questions`, `samples`, `avg@k`, `pass@k`, `maj@k` (k written out), `pass_curve` (pass@1..k), `mean_tokens`,
         `total_tokens`, `tokens_right`, `tokens_wrong`, `tokens_per_correct`, rates `truncated`, `no_answer` and
-        `timeouts`, and `grader`.
+        `timeouts`, `grader`, and `agreement`, the share of verdicts that equal spelling gives as well.
 
     Raises:
         StateError: there are no answers, or fewer than k for some question.
@@ -62,5 +63,6 @@ def summarise(rows: Sequence[dict[str, Any]], samples: int | None = None) -> dic
         "truncated": rate("truncated"),
         "no_answer": sum(row["extracted"] is None for row in rows) / len(rows),
         "timeouts": rate("timed_out"),
+        "agreement": sum(same_spelling(r["extracted"], r["gold"]) == bool(r["correct"]) for r in rows) / len(rows),
         "grader": ", ".join(sorted({row["grader"] for row in rows})),
     }

@@ -1,10 +1,9 @@
-"""Sampling with vLLM inside this process: a model given as 'vllm:FOLDER'. Needs the extra `vllm`.
+"""Sampling with vLLM, in a process of its own (`r3bench.evaluation.sampler`): 'vllm:FOLDER'. Needs the extra `vllm`.
 
-Every answer is a request with its own seed; prefix caching lets a question's repeats share their prompt. For several
-GPUs start `vllm serve FOLDER --data-parallel-size N` and evaluate its address (`r3bench.evaluation.server`).
+Every answer is a request with its own seed; prefix caching lets a question's repeats share their prompt.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from r3bench.errors import ConfigError
@@ -18,18 +17,26 @@ class VLLMBackend(ChatModel):
 
     name = "vllm"
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, engine: Mapping[str, Any]) -> None:
+        """From a folder or hub id. `engine`: arguments of `vllm.LLM` besides the model, the user's.
+
+        Raises:
+            ConfigError: vLLM is missing, or refuses the model or an argument.
+        """
         try:
             import vllm
         except ImportError as error:
             raise ConfigError(f"model 'vllm:{name}': vLLM is not installed; pip install r3bench[vllm]") from error
         self._parameters: Any = vllm.SamplingParams
+        options: dict[str, Any] = {"seed": 0, "enable_prefix_caching": True, **memory_share(), **engine}
         try:
-            self._llm: Any = vllm.LLM(model=name, seed=0, enable_prefix_caching=True)
-        except (OSError, ValueError) as error:
-            raise ConfigError(f"model 'vllm:{name}': can't be loaded: {str(error).splitlines()[0]}") from error
+            self._llm: Any = vllm.LLM(model=name, **options)
+        except (OSError, ValueError, TypeError) as error:
+            raise ConfigError(f"model 'vllm:{name}': can't be loaded: {_reason(error)}") from error
         self.tokenizer: Any = self._llm.get_tokenizer()
-        self.context = int(self._llm.llm_engine.model_config.max_model_len)
+        config = self._llm.llm_engine.model_config
+        self.context = int(config.max_model_len)
+        self.details = {"dtype": str(config.dtype).removeprefix("torch.")}
         self.fingerprint = fingerprint.of_folder(name)
 
     def generate(self, draws: Sequence[Draw], sampling: Sampling, progress: Callable[[int], None]) -> list[Completion]:
@@ -52,3 +59,19 @@ class VLLMBackend(ChatModel):
         progress(len(draws))
         answers = [output.outputs[0] for output in outputs]
         return [Completion(a.text, len(a.token_ids), a.finish_reason == "length") for a in answers]
+
+
+def memory_share() -> dict[str, float]:
+    """vLLM's share of a GPU that something else, such as the training before it, still uses; {} to leave it to vLLM."""
+    import torch
+
+    if not torch.cuda.is_available():
+        return {}
+    free, total = torch.cuda.mem_get_info()
+    return {"gpu_memory_utilization": round(min(0.9, free / total - 0.03), 2)}
+
+
+def _reason(error: Exception) -> str:
+    """pydantic's messages begin with a headline and end with an address; what is wrong stands in between."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return " ".join(lines[:2])[:300] if lines else type(error).__name__

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from r3bench.files import read_json, write_json
+from r3bench.serving.training import ranks, split_devices
 from r3bench.sweep.attempts import Failure, WorkerFailed, classify
 from r3bench.sweep.outcome import Outcome
 from r3bench.sweep.signals import passing_on, stoppable
@@ -110,11 +111,20 @@ def unpack(reply: Mapping[str, Any] | None, status: int, log: Path) -> Outcome:
     return outcome
 
 
+def set_devices(work: Mapping[str, Any], gpus: int) -> int:
+    """How many processes train on a cell's `gpus`; those of a server that it trains with are set aside."""
+    trainer = work.get("recipe", {}).get("trainer", {})
+    processes = ranks(trainer, gpus) if gpus > 1 else 1
+    os.environ.update(split_devices(trainer, processes))
+    return processes
+
+
 def main(arguments: list[str]) -> int:
     """`python -m r3bench.sweep.child FUNCTION JOB RESULT [PROCESSES]`: one cell in this process or under torchrun."""
     function, job_path, result_path, *rest = arguments
     work = json.loads(Path(job_path).read_text())
-    if rest and int(rest[0]) > 1:
+    processes = set_devices(work, int(rest[0])) if rest else 1
+    if processes > 1:
         from r3bench.sweep.strategy import rank_environment
 
         die_with_parent()  # kept across exec
@@ -122,7 +132,7 @@ def main(arguments: list[str]) -> int:
         signal.signal(signal.SIGUSR2, signal.SIG_IGN)  # kept as well: a scheduler's warning is for the job's process
         os.environ.setdefault("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", str(SAVING))
         os.environ.update(rank_environment(work.get("strategy", "ddp")))
-        launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", rest[0]]
+        launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
         os.execv(
             sys.executable,
             [sys.executable, *launcher, "-m", "r3bench.sweep.child", function, job_path, result_path],

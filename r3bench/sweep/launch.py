@@ -11,6 +11,7 @@ import time
 import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from r3bench.config.sections import Recipe
 from r3bench.errors import R3BenchError
 from r3bench.files import read_json, write_json
 from r3bench.records import RunPaths, RunRecord, read_record
+from r3bench.serving.training import served, split_devices
 from r3bench.sweep.attempts import classify
 from r3bench.sweep.child import die_with_parent
 from r3bench.sweep.outcome import Outcome
@@ -64,7 +66,7 @@ def launch(recipe: Recipe, directory: Path, world: World, *, quiet: bool = False
     with tempfile.TemporaryDirectory(prefix="r3bench-") as folder:
         job = {"recipe": resolved(recipe), "directory": str(directory.absolute()), "quiet": quiet, "probe": probe}
         write_json(Path(folder, "job.json"), job)
-        failures = _run_ranks(run_id(recipe), world, folder)
+        failures = _run_ranks(run_id(recipe), world, folder, split_devices(recipe.trainer, world.gpus))
         replies = {int(path.stem.split("-")[1]): read_json(path) for path in Path(folder).glob("rank-*.json")}
         if failures or any("failure" in reply for reply in replies.values()):
             raise _error(directory, failures, replies)
@@ -73,7 +75,7 @@ def launch(recipe: Recipe, directory: Path, world: World, *, quiet: bool = False
     return read_record(paths) if paths.record.exists() else None
 
 
-def _run_ranks(name: str, world: World, folder: str) -> dict[int, int]:
+def _run_ranks(name: str, world: World, folder: str, devices: Mapping[str, str]) -> dict[int, int]:
     """Run the ranks of this node; rank -> exit code (minus the signal) of those that failed."""
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
@@ -91,7 +93,7 @@ def _run_ranks(name: str, world: World, folder: str) -> dict[int, int]:
         max_restarts=0,
         shutdown_timeout=SAVING,
     )
-    with _environment(rank_environment(world.strategy)), _silent():
+    with _environment({**rank_environment(world.strategy), **devices}), _silent():
         try:
             elastic_launch(config, sys.executable)("-m", "r3bench.sweep.launch", folder)
         except ChildFailedError as error:
@@ -171,12 +173,20 @@ def main(folder: str) -> int:
         log = os.open(directory / f"rank-{rank}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
         os.dup2(log, 1)
         os.dup2(log, 2)
+
+    def say(line: str) -> None:
+        print(line, file=sys.stderr, flush=True)
+
     with Outcome(everything=True) as outcome:
         recipe = parse_recipe(job["recipe"], str(directory / "config.json"))
         if job["probe"]:
+            from r3bench.training.models import model_folder
             from r3bench.training.probe import probe
 
-            outcome.value = probe(recipe)
+            model = partial(model_folder, recipe.model.name, recipe.model.revision)
+            server = served(recipe, model, directory / "server.log", say) if lead() else contextlib.nullcontext(recipe)
+            with server as full:
+                outcome.value = probe(full)
         else:
             run_cell(recipe, directory, quiet=job["quiet"])
     reply: dict[str, Any] = {"result": outcome.value}

@@ -14,6 +14,7 @@ from concurrent.futures import Executor, Future
 from pathlib import Path
 from typing import Any
 
+from r3bench.devices import cpu_cores, gpu_ids  # noqa: F401, used by the executors
 from r3bench.files import read_json
 from r3bench.sweep.attempts import Failure, WorkerFailed
 from r3bench.sweep.child import log_file, name_of, unpack
@@ -186,17 +187,3 @@ class DeviceExecutor(Executor):
             unpack(reply, status, log_file(work)).settle(future)
         finally:
             self._free.put(devices)
-
-
-def gpu_ids() -> list[str]:
-    """Names for CUDA_VISIBLE_DEVICES, one per NVIDIA GPU this process may use; found without loading CUDA."""
-    given = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if given is not None:
-        return [name.strip() for name in given.split(",") if name.strip() not in ("", "-1")]
-    folder = Path("/proc/driver/nvidia/gpus")
-    return [str(number) for number in range(len(list(folder.iterdir())))] if folder.is_dir() else []
-
-
-def cpu_cores() -> int:
-    """CPU cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -3,19 +3,23 @@
 import contextlib
 import dataclasses
 import os
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from r3bench.config.load import check_sources, config_hash, parse_recipe, resolved, run_id
-from r3bench.config.sections import Recipe
+from r3bench.config.sections import EvalSection, Recipe
 from r3bench.config.trainer_fields import trainer_value
+from r3bench.devices import gpu_ids
 from r3bench.errors import Diverged, R3BenchError, StateError
 from r3bench.evaluation.settings import measured
 from r3bench.files import expect, read_json, write_json
 from r3bench.records import RunPaths, RunRecord, TrainRecord, read_record, read_train, write_record
+from r3bench.serving.training import served
 from r3bench.sweep.attempts import attempt
 from r3bench.sweep.card import write_card
 from r3bench.sweep.cells import BASE_MODEL
@@ -40,7 +44,8 @@ def real_steps() -> Steps:
     from r3bench.training.models import model_folder
     from r3bench.training.run import train
 
-    return Steps(train, evaluate, environment, model_folder)
+    gpus = int(os.environ.get("LOCAL_WORLD_SIZE", "1")) if gpu_ids() else 1  # the cell's, free after training
+    return Steps(train, partial(evaluate, gpus=gpus), environment, model_folder)
 
 
 def finished(recipe: Recipe, paths: RunPaths) -> RunRecord | None:
@@ -116,7 +121,7 @@ def run_cell(
         if trained.outcome == "finished" and lead():
             try:
                 found = steps.evaluate(
-                    model, recipe.eval, paths.evaluation, default_max_tokens=_cap(recipe), quiet=quiet
+                    model, _section(recipe, paths), paths.evaluation, default_max_tokens=_cap(recipe), quiet=quiet
                 )
                 summaries = {**before, **found}
                 write_json(paths.eval_environment, steps.environment())
@@ -131,6 +136,19 @@ def run_cell(
             write_card(recipe, record, paths)
             write_record(record, paths)
         return record
+
+
+def _section(recipe: Recipe, paths: RunPaths) -> EvalSection:
+    """The recipe's `eval` section with what samples chosen."""
+    if recipe.eval.backend != "auto":
+        return recipe.eval
+    from r3bench.evaluation.backends import resolve
+
+    section = resolve(recipe.eval, paths.evaluation, use_vllm=bool(trainer_value(recipe.trainer, "use_vllm")))
+    spread = int(trainer_value(recipe.trainer, "vllm_tensor_parallel_size"))
+    if section.backend == "vllm" and spread > 1:  # a model too large for one GPU in training is so here
+        return dataclasses.replace(section, engine={"tensor_parallel_size": spread, **section.engine})
+    return section
 
 
 def _cap(recipe: Recipe) -> int:
@@ -194,14 +212,27 @@ def _trained(recipe: Recipe, halvings: int, paths: RunPaths, quiet: bool, steps:
             )
         return record
     check_sources(recipe)
+    server = _server(recipe, paths, quiet, steps) if lead() else contextlib.nullcontext(recipe)
     try:
-        record = steps.train(smaller_batches(recipe, halvings), paths, quiet=quiet)
+        with server as served_recipe:
+            record = steps.train(smaller_batches(served_recipe, halvings), paths, quiet=quiet)
     except Diverged as error:
         record = dataclasses.replace(_untrained(), outcome="diverged", reason=str(error))
     record = dataclasses.replace(record, halvings=halvings)
     if halvings or not paths.train.exists():
         write_json(paths.train, dataclasses.asdict(record))
     return record
+
+
+def _server(recipe: Recipe, paths: RunPaths, quiet: bool, steps: Steps) -> contextlib.AbstractContextManager[Recipe]:
+    def say(line: str) -> None:
+        if not quiet:
+            print(line, file=sys.stderr, flush=True)
+
+    def model() -> str:
+        return steps.start_model(recipe.model.name, recipe.model.revision)
+
+    return served(recipe, model, paths.root / "server.log", say)
 
 
 def smaller_batches(recipe: Recipe, halvings: int) -> Recipe:

@@ -1,9 +1,12 @@
 """A small model that answers some generated questions rightly, built once per test session."""
 
 import os
+import sys
 from pathlib import Path
 
 import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "serving"))  # the stand-in for vLLM
 
 
 @pytest.fixture(scope="session")
@@ -31,3 +34,14 @@ def real_data() -> Path:
     if not folder:
         pytest.skip("R3BENCH_DATA is not set")
     return Path(folder)
+
+
+@pytest.fixture
+def standin(tmp_path, monkeypatch) -> Path:
+    """A stand-in for vLLM in the place of the package; the file with what was asked of it."""
+    from standin import install
+
+    for key, value in install(tmp_path / "standin").items():
+        monkeypatch.setenv(key, value)
+    monkeypatch.syspath_prepend(tmp_path / "standin")
+    return tmp_path / "standin" / "requests.jsonl"

@@ -12,8 +12,8 @@ from r3bench.cli import app
 def call(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
 
-    def run(*arguments, code=0):
-        result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    def run(*arguments, code=0, input=None):
+        result = CliRunner().invoke(app, [str(argument) for argument in arguments], input=input)
         assert result.exit_code == code, result.output + result.stderr
         return result
 
@@ -37,6 +37,15 @@ def test_a_model_folder_is_measured_graded_explained_and_compared(call, model_pa
 def test_a_server_needs_a_cap(call):
     result = call("eval", "http://127.0.0.1:9/v1", "--tasks", "embedded", code=2)
     assert "eval.max_tokens: missing" in result.stderr
+
+
+def test_answers_from_a_pipe(call):
+    lines = [{"answer": "27", "response": r"\boxed{27}"}, {"id": "b", "answer": "27", "response": "so 28"}]
+    text = "".join(json.dumps(line) + "\n" for line in lines)
+    out = call("grade", "-", "--json", input=text).stdout.splitlines()
+    assert [(row["id"], row["correct"]) for row in map(json.loads, out)] == [("1", True), ("b", False)]
+    failed = call("grade", "-", "--json", input=text + "{\n", code=2)
+    assert len(failed.stdout.splitlines()) == 2 and "stdin: line 3: not valid JSON" in failed.stderr
 
 
 def test_answers_from_anywhere(call, tmp_path):

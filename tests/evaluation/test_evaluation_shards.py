@@ -79,6 +79,32 @@ def test_a_foreign_table_is_refused(tmp_path):
         shards.read(tmp_path)
 
 
+def foreign(tmp_path, table, metadata=None):
+    import pyarrow.parquet as pq
+
+    pq.write_table(table.replace_schema_metadata(metadata), tmp_path / "a.parquet")
+
+
+def test_other_types_of_our_columns(tmp_path):
+    import pyarrow as pa
+
+    rows = [row("q1", 0), row("q2", 0)]
+    foreign(tmp_path, pa.Table.from_pylist(rows))  # a column of nulls only has no type of its own
+    assert shards.read(tmp_path) == rows
+    foreign(tmp_path, pa.Table.from_pylist([{**r, "correct": "perhaps"} for r in rows]))
+    with pytest.raises(StateError, match=r"a\.parquet: columns are not ours"):
+        shards.read(tmp_path)
+
+
+@pytest.mark.parametrize(("settings_", "said"), [(b"{", "not readable as JSON"), (b"[1]", "expected a mapping")])
+def test_settings_that_were_edited(tmp_path, settings_, said):
+    import pyarrow as pa
+
+    foreign(tmp_path, pa.Table.from_pylist([row("q1", 0)]), {shards.KEY: settings_})
+    with pytest.raises(StateError, match=rf"a\.parquet: .*{said}"):
+        shards.read(tmp_path)
+
+
 def test_a_temporary_file_is_not_a_shard(tmp_path):
     shards.write(tmp_path, "a", [row("q1", 0)], {})
     (tmp_path / ".b.parquet.x.tmp").write_bytes(b"half")

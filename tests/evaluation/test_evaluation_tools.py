@@ -21,13 +21,13 @@ RESPONSES = {  # question -> (gold, responses)
 }
 
 
-def store(run, responses=RESPONSES, task="math"):
+def store(run, responses=RESPONSES, task="math", settings=None):
     rows = [
         {"question": q, "repeat": r, "seed": r, "response": text, "tokens": 5, "gold": gold, "extracted": None,
          "reason": "", "correct": False, "truncated": False, "timed_out": False, "grader": "none"}
         for q, (gold, texts) in responses.items() for r, text in enumerate(texts)
     ]  # fmt: skip
-    shards.write(run / "eval" / task, "r0000-0002.q00000-00001", rows, {"task": task, "seed": 0})
+    shards.write(run / "eval" / task, "r0000-0002.q00000-00001", rows, settings or {"task": task, "seed": 0})
     return run
 
 
@@ -90,6 +90,20 @@ def test_agreement_of_the_second_grader(stored):
     ]  # fmt: skip
 
 
+def test_the_summary_tells_the_agreement(stored):
+    assert regrade(stored)["math"]["summary"]["agreement"] == pytest.approx(5 / 6)
+    lenient = regrade(stored, require_boxed=False)["math"]["summary"]  # "so 1/2" and "seven" are looked at as graded
+    assert lenient["agreement"] == pytest.approx(4 / 6) == agreement(stored)["math"]["agreement"]
+
+
+def test_regrading_waits_for_no_evaluation(stored):
+    from filelock import FileLock
+
+    with FileLock(stored / "eval" / ".lock"), pytest.raises(StateError, match="an evaluation is writing there"):
+        regrade(stored)
+    regrade(stored)
+
+
 def test_one_case_explained(stored):
     regrade(stored)
     (case,) = explain(stored, "q1", repeat=1)
@@ -118,7 +132,10 @@ def test_two_runs_compared(tmp_path):
     assert (row["better"], row["worse"], row["equal"], row["notes"]) == (2, 0, 0, [])
     assert row["p"] == pytest.approx(0.5)  # two questions moved one way: 2 of 4 sign patterns
     regrade(a, grader="exact")
-    assert "graders differ" in compare_runs(b, a)[0]["notes"][0]
+    assert compare_runs(b, a)[0]["notes"] == ["grader: r3bench-2/math-verify-0.9.0/boxed and r3bench-2/exact/boxed"]
+    warmer = store(tmp_path / "warmer", settings={"task": "math", "seed": 1, "temperature": 0.6})
+    regrade(warmer)
+    assert compare_runs(b, warmer)[0]["notes"] == ["temperature: None and 0.6"]
     store(tmp_path / "c", task="elsewhere")
     with pytest.raises(StateError, match="no task in common"):
         compare_runs(a, tmp_path / "c")

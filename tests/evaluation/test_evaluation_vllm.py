@@ -1,86 +1,214 @@
-"""The vLLM backend's requests, against a stand-in for the library with vLLM's signatures (no GPU needed)."""
+"""vLLM, and several sampling processes, against a stand-in for the library in real processes (no GPU needed)."""
 
+import json
+import os
+import signal
+import subprocess
 import sys
-from types import ModuleType, SimpleNamespace
+import time
+from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from r3bench.cli import app
 from r3bench.config.sections import EvalSection
-from r3bench.errors import ConfigError
+from r3bench.errors import ConfigError, StateError
 from r3bench.evaluation import shards
+from r3bench.evaluation.backends import resolve
 from r3bench.evaluation.driver import evaluate
-from r3bench.evaluation.settings import settings
+from r3bench.evaluation.pool import device_groups
+from r3bench.evaluation.settings import measured, settings
+
+SECTION = EvalSection(tasks=("embedded",), samples=3, limit=70, temperature=0.6, top_p=0.95)
 
 
-@pytest.fixture
-def calls(loaded, monkeypatch):
-    found = {"requests": []}
-    _, tokenizer = loaded
-
-    class LLM:
-        def __init__(self, *, model, seed, enable_prefix_caching):
-            found["model"] = model
-            self.llm_engine = SimpleNamespace(model_config=SimpleNamespace(max_model_len=512))
-
-        def get_tokenizer(self):
-            return tokenizer
-
-        def generate(self, prompts, sampling_params, *, use_tqdm):
-            found["requests"] += zip(prompts, sampling_params, strict=True)
-            return [
-                SimpleNamespace(outputs=[SimpleNamespace(
-                    text=rf"\boxed{{{p.seed % 10}}}", token_ids=[1] * (p.seed % 5 + 1),
-                    finish_reason="length" if p.seed % 5 == 0 else "stop")])
-                for p in sampling_params
-            ]  # fmt: skip
-
-    module = ModuleType("vllm")
-    module.LLM, module.SamplingParams = LLM, SimpleNamespace
-    monkeypatch.setitem(sys.modules, "vllm", module)
-    return found
+def asked(log: Path) -> list[dict]:
+    return [json.loads(line) for line in log.read_text().splitlines()]
 
 
-def test_requests_and_answers(calls, model_path, loaded, tmp_path):
-    section = EvalSection(tasks=("embedded",), samples=3, limit=9, temperature=0.6, top_p=0.95)
-    summary = evaluate(f"vllm:{model_path}", section, tmp_path, default_max_tokens=40, quiet=True)["embedded"]
-    assert calls["model"] == str(model_path) and len(calls["requests"]) == 27
-    for prompt, parameters in calls["requests"]:
-        text = loaded[1].decode(prompt["prompt_token_ids"])
+def records(out: Path) -> list[dict]:
+    return sorted(shards.read(out / "embedded"), key=lambda row: (row["question"], row["repeat"]))
+
+
+def test_requests_and_answers(standin, model_path, loaded, tmp_path):
+    summary = evaluate(f"vllm:{model_path}", SECTION, tmp_path / "out", default_max_tokens=40, quiet=True)["embedded"]
+    requests = asked(standin)
+    assert len(requests) == 210 and {r["pid"] for r in requests} != {os.getpid()}
+    for request in requests:
+        text = loaded[1].decode(request["prompt"])
         assert "Start with" in text and text.count("boxed") == 1
-        assert (parameters.temperature, parameters.top_p, parameters.max_tokens) == (0.6, 0.95, 40)
-    assert len({parameters.seed for _, parameters in calls["requests"]}) == 27
-    for row in shards.read(tmp_path / "embedded"):
+        parameters = request["parameters"]
+        assert (parameters["temperature"], parameters["top_p"], parameters["max_tokens"]) == (0.6, 0.95, 40)
+    assert len({request["seed"] for request in requests}) == 210
+    for row in records(tmp_path / "out"):
         assert row["extracted"] == str(row["seed"] % 10) and row["tokens"] == row["seed"] % 5 + 1
         assert row["truncated"] == (row["seed"] % 5 == 0)
-    assert summary["samples"] == 3
-    assert summary["settings"] == settings(section, 40) and summary["settings"]["max_tokens"] == 40
+    assert summary["samples"] == 3 and summary["backend"] == "vllm"
+    assert summary["settings"] == settings(SECTION, 40) and summary["settings"]["max_tokens"] == 40
+    (stored, *_) = shards.files(tmp_path / "out" / "embedded")
+    assert shards.stored_settings(stored)["dtype"] == "bfloat16"  # vLLM's choice, not the saved model's
 
 
-def test_a_context_that_is_too_short(calls, model_path, tmp_path):
+def test_processes_change_no_answer(standin, model_path, tmp_path, monkeypatch):
+    """Three processes on six GPUs, two each; ranks of a training are nothing to them."""
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "7,1,2,3,5,4")
+    one = evaluate(f"vllm:{model_path}", SECTION, tmp_path / "one", default_max_tokens=40, quiet=True)
+    standin.unlink()
+    three = evaluate(
+        f"vllm:{model_path}", SECTION, tmp_path / "three", default_max_tokens=40, quiet=True, gpus=6, tensor_parallel=2
+    )
+    requests = asked(standin)
+    assert one == three and records(tmp_path / "one") == records(tmp_path / "three")
+    assert {r["devices"] for r in requests} == {"7,1", "2,3", "5,4"} and len({r["pid"] for r in requests}) == 3
+    assert {r["tensor_parallel"] for r in requests} == {2} and {r["rank"] for r in requests} == {None}
+    names = [[path.name for path in shards.files(tmp_path / n / "embedded")] for n in ("one", "three")]
+    assert names[0] == names[1]
+
+
+def test_transformers_in_three_processes_give_the_answers_of_one(model_path, tmp_path):
+    section = EvalSection(samples=2, limit=70, batch_size=16)
+    one = evaluate(str(model_path), section, tmp_path / "one", default_max_tokens=32, quiet=True)
+    three = evaluate(str(model_path), section, tmp_path / "three", default_max_tokens=32, quiet=True, gpus=3)
+    assert one == three and one["embedded"]["backend"] == "hf"
+    assert records(tmp_path / "one") == records(tmp_path / "three")
+    assert 0 < one["embedded"]["avg@2"] < 1
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"gpus": 4}, "--gpus: got 4, but this machine offers 3; nearest that works: --gpus 3"),
+        ({"gpus": 3, "tensor_parallel": 2}, "--tensor-parallel: got 2, expected a divisor of the 3 GPUs"),
+    ],
+)
+def test_gpus_that_are_not_there(standin, model_path, tmp_path, monkeypatch, options, message):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2")
+    with pytest.raises(ConfigError, match=message):
+        evaluate(f"vllm:{model_path}", SECTION, tmp_path, default_max_tokens=8, quiet=True, **options)
+
+
+def test_groups_of_gpus(monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5,6,8")
+    assert device_groups(2, 2) == [["3", "5"], ["6", "8"]] and device_groups(2, 1) == [["3"], ["5"]]
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert device_groups(3, 1) == [None] * 3
+
+
+def test_what_only_one_backend_takes(model_path, tmp_path, loaded):
+    for model, options, message in (
+        (str(model_path), {"tensor_parallel": 2, "gpus": 2}, "only vLLM spreads a model"),
+        (loaded, {"gpus": 2}, "a model in memory is sampled in this process"),
+        ("http://127.0.0.1:9/v1", {"gpus": 2}, "a server's GPUs are its own"),
+    ):
+        with pytest.raises(ConfigError, match=message):
+            evaluate(model, SECTION, tmp_path, default_max_tokens=8, quiet=True, **options)
+
+
+def test_a_context_that_is_too_short(standin, model_path, tmp_path):
     with pytest.raises(ConfigError, match=r"600 tokens after a prompt of \d+ exceed the model's context of 512"):
         evaluate(f"vllm:{model_path}", EvalSection(limit=1), tmp_path, default_max_tokens=600, quiet=True)
 
 
-def test_without_vllm(monkeypatch, tmp_path):
-    monkeypatch.setitem(sys.modules, "vllm", None)
+def test_an_engine_that_does_not_start(standin, model_path, tmp_path, monkeypatch):
+    monkeypatch.setenv("STANDIN_FAIL", "no kernel for this device")
+    with pytest.raises(ConfigError, match="can't be loaded: no kernel for this device"):
+        evaluate(f"vllm:{model_path}", EvalSection(limit=1), tmp_path, default_max_tokens=8, quiet=True)
+    monkeypatch.delenv("STANDIN_FAIL")
+    with pytest.raises(ConfigError, match="unexpected keyword argument 'max_model_length'"):
+        section = EvalSection(limit=1, engine={"max_model_length": 5})
+        evaluate(f"vllm:{model_path}", section, tmp_path, default_max_tokens=8, quiet=True)
+
+
+def test_without_vllm(model_path, tmp_path, monkeypatch):
+    (tmp_path / "none").mkdir()
+    (tmp_path / "none" / "vllm.py").write_text("raise ImportError('no vllm')")
+    monkeypatch.syspath_prepend(tmp_path / "none")
     with pytest.raises(ConfigError, match=r"vLLM is not installed; pip install r3bench\[vllm\]"):
-        evaluate("vllm:x", EvalSection(), tmp_path, default_max_tokens=8, quiet=True)
+        evaluate(f"vllm:{model_path}", EvalSection(), tmp_path / "out", default_max_tokens=8, quiet=True)
 
 
-def test_from_the_command_line(calls, model_path, tmp_path):
-    words = [
-        "eval",
-        f"vllm:{model_path}",
-        "limit=2",
-        "max_tokens=40",
-        "--samples",
-        "1",
-        "--quiet",
-        "--runs",
-        str(tmp_path),
-    ]
-    result = CliRunner().invoke(app, words)
+@pytest.mark.slow
+def test_a_process_that_is_killed_ends_the_evaluation_and_costs_only_its_shard(
+    standin, model_path, tmp_path, monkeypatch, capfd
+):
+    import threading
+
+    monkeypatch.setenv("STANDIN_SLOW", "1")
+
+    def kill() -> None:
+        while not standin.is_file() or len(asked(standin)) < 100:
+            time.sleep(0.05)
+        os.kill(asked(standin)[-1]["pid"], signal.SIGKILL)
+
+    threading.Thread(target=kill, daemon=True).start()
+    with pytest.raises(StateError, match=r"a sampling process was killed by SIGKILL .* answered shards are kept"):
+        evaluate(f"vllm:{model_path}", SECTION, tmp_path / "out", default_max_tokens=40, quiet=True)
+    assert "the engine talks" in capfd.readouterr().err
+    monkeypatch.setenv("STANDIN_SLOW", "0")
+    evaluate(f"vllm:{model_path}", SECTION, tmp_path / "out", default_max_tokens=40, quiet=True)
+    evaluate(f"vllm:{model_path}", SECTION, tmp_path / "whole", default_max_tokens=40, quiet=True)
+    assert records(tmp_path / "out") == records(tmp_path / "whole")
+
+
+@pytest.mark.slow
+def test_nothing_is_left_running_by_an_evaluation_that_is_killed(standin, model_path, tmp_path, monkeypatch):
+    command = [
+        sys.executable, "-m", "r3bench.cli", "eval", f"vllm:{model_path}", "limit=70", "max_tokens=40", "--quiet",
+        "--gpus", "2", "--out", str(tmp_path / "out"),
+    ]  # fmt: skip
+    monkeypatch.setenv("STANDIN_SLOW", "60")
+    process = subprocess.Popen(command, env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))})
+    while len(children := _children(process.pid)) < 2 and process.poll() is None:
+        time.sleep(0.05)
+    process.kill()
+    process.wait()
+    for _ in range(600):
+        if not any(Path(f"/proc/{pid}").exists() for pid in children):
+            break
+        time.sleep(0.05)
+    else:
+        pytest.fail("a sampling process outlived the evaluation")
+
+
+def _children(pid: int) -> list[int]:
+    found = Path(f"/proc/{pid}/task/{pid}/children")
+    return [int(child) for child in found.read_text().split()] if found.is_file() else []
+
+
+def test_the_command_line_prints_json_alone(standin, model_path, tmp_path):
+    words = ["eval", f"vllm:{model_path}", "limit=2", "max_tokens=40", "--samples", "1", "--json", "--runs", tmp_path]
+    result = CliRunner().invoke(app, [*map(str, words)])
     assert result.exit_code == 0, result.output
-    assert calls["model"] == str(model_path) and len(calls["requests"]) == 2
+    assert json.loads(result.stdout)["embedded"]["backend"] == "vllm"
+    assert len(asked(standin)) == 2
+    words[1:2] = [str(model_path), "backend=vllm"]
+    result = CliRunner().invoke(app, [*map(str, words), "--out", str(tmp_path / "other")])
+    assert json.loads(result.stdout)["embedded"]["backend"] == "vllm"
+
+
+def test_auto_is_what_training_used_and_never_mixes(standin, model_path, tmp_path, monkeypatch):
+    from r3bench.evaluation import backends
+
+    section = EvalSection(limit=4, samples=1)
+    assert resolve(section, tmp_path, use_vllm=True).backend == "hf"  # no GPU
+    monkeypatch.setattr(backends, "_gpu", lambda: True)
+    assert resolve(section, tmp_path, use_vllm=True).backend == "vllm"
+    assert resolve(section, tmp_path, use_vllm=False).backend == "hf"
+    evaluate(str(model_path), section, tmp_path, default_max_tokens=16, quiet=True)
+    more = EvalSection(limit=4, samples=2)
+    assert resolve(more, tmp_path, use_vllm=True).backend == "hf"  # what is stored is extended
+    explicit = EvalSection(limit=4, samples=2, backend="vllm")
+    assert resolve(explicit, tmp_path, use_vllm=True) == explicit
+    with pytest.raises(StateError, match=r"sampled with .*backend 'hf' \(now 'vllm'\)"):
+        evaluate(str(model_path), explicit, tmp_path, default_max_tokens=16, quiet=True)
+
+
+def test_scores_of_another_backend_do_not_count_as_measured():
+    for backend, counts in (("auto", True), ("hf", True), ("vllm", False)):
+        section = EvalSection(backend=backend)
+        told = {"samples": 4, "settings": settings(section, 8), "backend": "hf"}
+        assert measured({"embedded": told}, section, 8) is counts
+        told.pop("backend")  # a record from before it was noted: transformers
+        assert measured({"embedded": told}, section, 8) is counts

@@ -11,12 +11,14 @@ ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = {"r3bench": ROOT / "r3bench", "r3bench.components": ROOT / "components", "r3bench.evals": ROOT / "evals"}
 
 # area -> what of r3bench it may import; `None`: anything. An area is a package below r3bench or a module beside them.
-BASE = {"errors", "files", "records"}
+BASE = {"errors", "files", "records", "devices"}
 ALLOWED: dict[str, set[str] | None] = {
     "errors": set(),
     "files": BASE,
     "records": BASE,
+    "devices": set(),
     "prompts": BASE,
+    "serving": {*BASE, "config", "serving"},
     "catalog": {*BASE, "training.component"},
     "config": {*BASE, "catalog", "config"},
     "grading": {*BASE, "config", "grading"},
@@ -25,7 +27,7 @@ ALLOWED: dict[str, set[str] | None] = {
     "training": {*BASE, "config", "catalog", "grading", "prompts", "training"},
     "evaluation": {*BASE, "config", "catalog", "grading", "prompts", "evaluation", "training"},
     "analysis": {*BASE, "config", "catalog", "grading", "analysis"},
-    "sweep": {*BASE, "config", "catalog", "training", "evaluation", "analysis", "sweep"},  # a plan uses its formulas
+    "sweep": {*BASE, "config", "catalog", "training", "evaluation", "analysis", "serving", "sweep"},  # a plan uses its formulas
     "commands": None,
     "cli": None,
 }

@@ -1,0 +1,197 @@
+"""Sampling in processes of their own, each on its GPUs: the answers are those of one process, only sooner.
+
+The unit of work is what one process would have sampled together (a batch for transformers, a shard or a part of one for
+vLLM), so how many processes there are changes no answer. vLLM always samples this way: its engine prints, keeps memory
+and starts processes, none of which belongs into the one that evaluates or has just trained.
+"""
+
+import contextlib
+import dataclasses
+import json
+import os
+import queue
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from r3bench import errors
+from r3bench.config.sections import EvalSection
+from r3bench.config.strict import plain
+from r3bench.devices import alone, cpu_cores, gpu_ids
+from r3bench.errors import ConfigError, StateError
+from r3bench.evaluation.chat import ChatModel
+from r3bench.evaluation.sampling import Completion, Draw, Sampling, batches
+
+TAIL = 15  # lines of a worker's log that are shown when it ends
+
+
+class Worker:
+    """One sampling process.
+
+    Args:
+        devices: GPUs for CUDA_VISIBLE_DEVICES; None: whatever this process sees.
+        threads: OMP threads where the environment says nothing.
+    """
+
+    def __init__(self, devices: Sequence[str] | None, threads: int) -> None:
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115, read when the process ends early
+        environment = alone({**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)})
+        environment.setdefault("OMP_NUM_THREADS", str(threads))
+        if devices is not None:
+            environment["CUDA_VISIBLE_DEVICES"] = ",".join(devices)
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "r3bench.evaluation.sampler"],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, env=environment, start_new_session=True,
+            text=True, encoding="utf-8",
+        )  # fmt: skip
+
+    def send(self, message: dict[str, Any]) -> None:
+        """A line to the process."""
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError, ValueError):  # `receive` says why
+            self._process.stdin.write(json.dumps(message) + "\n")
+            self._process.stdin.flush()
+
+    def receive(self) -> dict[str, Any]:
+        """Its next line.
+
+        Raises:
+            R3BenchError: what the process reports.
+            StateError: it has ended.
+        """
+        assert self._process.stdout is not None
+        try:
+            line = self._process.stdout.readline()
+        except ValueError:  # closed meanwhile
+            line = ""
+        if not line:
+            raise StateError(self._end())
+        message: dict[str, Any] = json.loads(line)
+        if "error" in message:
+            raise getattr(errors, message["error"]["kind"])(message["error"]["message"])
+        return message
+
+    def _end(self) -> str:
+        code = self._process.wait()
+        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+        self._log.seek(0)
+        lines = self._log.read()[-20_000:].decode(errors="replace").rstrip().splitlines()[-TAIL:]
+        print("\n".join(lines), file=sys.stderr)
+        hint = " (the system does that when memory runs out)" if code == -signal.SIGKILL else ""
+        return f"a sampling process {how}{hint}; the end of its log is above; answered shards are kept"
+
+    def close(self) -> None:
+        """End the process and all it started."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+
+
+class Pool(ChatModel):
+    """A backend that hands its work to `workers` processes.
+
+    Args:
+        name: a folder or hub id.
+        section: the `eval` section.
+        workers: processes.
+        tensor_parallel: GPUs of each.
+        vllm: whether they sample with vLLM or with transformers.
+    """
+
+    def __init__(self, name: str, section: EvalSection, *, workers: int, tensor_parallel: int, vllm: bool) -> None:
+        from transformers import AutoTokenizer
+
+        self.name = "vllm" if vllm else "hf"
+        self._batch_size, self._vllm, self._pieces = section.batch_size, vllm, 1
+        groups = device_groups(workers, tensor_parallel)
+        try:
+            self.tokenizer: Any = AutoTokenizer.from_pretrained(name)
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"model '{name}': can't be loaded: {str(error).splitlines()[0]}") from error
+        self._free: queue.Queue[Worker] = queue.Queue()
+        self._workers = [Worker(group, max(1, cpu_cores() // workers)) for group in groups]
+        try:
+            for worker in self._workers:
+                worker.send(
+                    {"model": name, "section": plain(section), "tensor_parallel": tensor_parallel, "vllm": vllm}
+                )
+            ready = [worker.receive()["ready"] for worker in self._workers]
+        except BaseException:  # Ctrl-C while an engine starts, too
+            self.close()
+            raise
+        self.context, self.fingerprint, self.details = (ready[0][k] for k in ("context", "fingerprint", "details"))
+        for worker in self._workers:
+            self._free.put(worker)
+        self._threads = ThreadPoolExecutor(workers)
+
+    def plan(self, shards: int) -> int:
+        """See `Backend.plan`: enough shards at a time that no process waits for another."""
+        count = len(self._workers)
+        self._pieces = -(-count // max(1, shards)) if self._vllm else 1
+        return min(shards, count + 1) or 1
+
+    def generate(self, draws: Sequence[Draw], sampling: Sampling, progress: Callable[[int], None]) -> list[Completion]:
+        """See `Backend.generate`."""
+        lengths = {draw.prompt: max(1, len(self.encode(draw.prompt))) for draw in draws}
+        self.check_length(max(lengths.values(), default=0), sampling)
+        if self._vllm:
+            size = -(-len(draws) // self._pieces)
+            parts = [list(range(start, min(start + size, len(draws)))) for start in range(0, len(draws), size)]
+        else:
+            parts = batches([lengths[draw.prompt] for draw in draws], draws, self._batch_size)
+        futures = [
+            self._threads.submit(self._run, [draws[i] for i in part], sampling, progress) for part in parts if part
+        ]
+        done: dict[int, Completion] = {}
+        try:
+            for part, future in zip(parts, futures, strict=True):
+                done.update(zip(part, future.result(), strict=True))
+        except BaseException:  # one process failed, or Ctrl-C: the others' work is of no use
+            for future in futures:
+                future.cancel()
+            self.close()
+            raise
+        return [done[i] for i in range(len(draws))]
+
+    def _run(self, draws: Sequence[Draw], sampling: Sampling, progress: Callable[[int], None]) -> list[Completion]:
+        with self._worker() as worker:
+            worker.send(
+                {"draws": [dataclasses.asdict(draw) for draw in draws], "sampling": dataclasses.asdict(sampling)}
+            )
+            while "answers" not in (message := worker.receive()):
+                progress(message["done"])
+            return [Completion(**answer) for answer in message["answers"]]
+
+    @contextlib.contextmanager
+    def _worker(self) -> Iterator[Worker]:
+        worker = self._free.get()
+        try:
+            yield worker
+        finally:
+            self._free.put(worker)
+
+    def close(self) -> None:
+        """End the processes."""
+        for worker in self._workers:
+            worker.close()
+
+
+def device_groups(workers: int, each: int) -> list[list[str] | None]:
+    """The GPUs of every worker; None for all where there are none: they share the CPU.
+
+    Raises:
+        ConfigError: there are fewer GPUs.
+    """
+    found = gpu_ids()
+    if not found:
+        return [None] * workers
+    if workers * each > len(found):
+        raise ConfigError(
+            f"--gpus: got {workers * each}, but this machine offers {len(found)}; nearest that works: "
+            f"--gpus {max(each, len(found) // each * each)}"
+        )
+    return [found[start : start + each] for start in range(0, workers * each, each)]

@@ -1,0 +1,1 @@
+"""vLLM servers that live no longer than what uses them."""
