@@ -171,14 +171,26 @@ def question_of(row: dict[str, Any]) -> str:
     return str(row["question_id"])
 
 
-def record(model: Any, folder: Any, components: Any, reward: Any, *, rows: int = 6, steps: int = 6, **changes: Any):
-    """A finished, recorded run on the tiny model."""
+def record(
+    model: Any,
+    folder: Any,
+    components: Any,
+    reward: Any,
+    *,
+    rows: int = 6,
+    steps: int = 6,
+    prepare: Any = None,
+    **changes: Any,
+) -> Any:
+    """A finished, recorded run on the tiny model; `prepare` gets the trainer before it starts."""
     from r3bench import R3Trainer
 
     trainer = recording(R3Trainer)(
         model=model, reward_funcs=reward, train_dataset=questions(rows),
         args=arguments(folder, components=components, max_steps=steps, max_grad_norm=0.0, **changes),
     )  # fmt: skip
+    if prepare:
+        prepare(trainer)
     trainer.train()
     return trainer
 

@@ -19,17 +19,24 @@ from reference_step import (
 )
 from transformers import AutoModelForCausalLM
 
-SIZE = 4  # rows of a group
-ENDS = (0, 2)  # pad and end-of-turn of the tiny tokenizer
 KEPT = 32  # answers per question the history keeps by default
 
 
 class StepCheck:
-    """Goes through a run's batches and keeps the history the reference draws from."""
+    """Goes through a run's batches and keeps the history the reference draws from.
 
-    def __init__(self, trainer, folder, on):
-        self.trainer, self.on = trainer, on
-        self.model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    Args:
+        trainer: a recorded one.
+        on: component -> its settings.
+        losses: compare losses and gradients too.
+    """
+
+    def __init__(self, trainer, on, losses=True):
+        self.trainer, self.on, self.losses = trainer, on, losses
+        self.size = trainer.num_generations
+        tokenizer = trainer.processing_class
+        self.ends = (tokenizer.pad_token_id, tokenizer.eos_token_id)
+        self.model = AutoModelForCausalLM.from_config(trainer.model.config, dtype=torch.float32).eval()
         self.bare = bare_prompts(trainer)
         self.store = {}
         self.seen = Counter()  # what was compared: kinds of groups, rules of mixtures, ...
@@ -49,11 +56,11 @@ class StepCheck:
         old = {prompt: list(found) for prompt, found in historic(batch).items()}
         for group, places, rewards in rank(groups, self.on.get("ranking"), self.store):
             self.check_ranking(group, places, rewards)
-        reference = []
+        reference, mixes = [], []
         for index, group in enumerate(groups):
             prompt = group.rows[0].prompt if group.kind == "fresh" else None
             mix = plan_mix(group, self.on, self.store, batch.step, batch.epoch)
-            numbers = [SIZE * index + i for i in range(SIZE)]
+            numbers = [self.size * index + i for i in range(self.size)]
             gone = [i for i, number in enumerate(numbers) if number not in rows]
             self.seen[group.kind] += 1
             if mix is None:
@@ -65,6 +72,7 @@ class StepCheck:
                 drawn = self.identify(found, mix, batch)
                 own, other = mixed_advantages(group, groups, gone, drawn, mix, trainer.scale_rewards)
                 self.seen[f"{mix.rule} {'swapped' if mix.swapped else 'added'}"] += mix.count
+            mixes.append((mix, drawn) if mix else None)
             factor = weight_of(group, mix, self.on)
             self.seen["rescaled"] += factor != 1
             for place, number in enumerate(numbers):
@@ -74,16 +82,24 @@ class StepCheck:
                 reference.append(self.historic_row(answer, trained, advantage, mix))
         assert not any(old.values()), "historic rows that no method asked for"
         assert len(reference) == len(batch.rows)
-        self.check_losses(batch, reference)
+        if self.losses:
+            self.check_losses(batch, reference)
+        self.mixed(batch, groups, mixes)
         self.remember(batch, groups)
+
+    def mixed(self, batch, groups, mixes):
+        """For subclasses: all groups of a batch, and (mix, stored answers) of those that were mixed."""
 
     def final_groups(self, batch):
         """The groups that were trained: those of the first round, and those that took a dead one's place."""
-        rounds = [[self.group(batch, rows[i : i + SIZE]) for i in range(0, len(rows), SIZE)] for rows in batch.rounds]
+        rounds = [
+            [self.group(batch, rows[i : i + self.size]) for i in range(0, len(rows), self.size)]
+            for rows in batch.rounds
+        ]
         groups = rounds[0]
-        if len(groups) == len(batch.asked) // SIZE:
+        if len(groups) == len(batch.asked) // self.size:
             for index, group in enumerate(groups):
-                swapped = group.kind == "fresh" and group.question != batch.asked[SIZE * index]
+                swapped = group.kind == "fresh" and group.question != batch.asked[self.size * index]
                 group.revisited = swapped
         limit = self.on.get("dynamic_sampling", {}).get("max_rounds", 4) if "dynamic_sampling" in self.on else 0
         assert len(rounds) <= 1 + limit
@@ -103,27 +119,19 @@ class StepCheck:
 
     def group(self, batch, rows):
         answers = []
-        for row in rows:
+        found = constants(self.model, [(row.prompt, row.completion) for row in rows], self.trainer.temperature)
+        for row, probabilities, entropies in zip(rows, *found, strict=True):
             bare = row.prompt == self.bare[row.question]
             kind = "continuation" if row.given else "fresh" if bare else "reflection"
-            probabilities = constants(self.model, row.prompt, row.completion)
-            entropies = self.entropies(row.prompt, row.completion)
             answers.append(
                 Answer(
                     row.question, row.prompt, row.completion, row.given, kind, row.task, row.scored[0] >= 1,
-                    row.completion[-1] not in ENDS, probabilities, entropies, batch.step, int(batch.epoch), row.ranking,
+                    row.completion[-1] not in self.ends, probabilities, entropies.tolist(), batch.step,
+                    int(batch.epoch), row.ranking,
                 )
             )  # fmt: skip
         assert len({(a.question, a.kind, tuple(a.prompt), a.given) for a in answers}) == 1, "a group has one prompt"
         return Group(answers)
-
-    def entropies(self, prompt, completion):
-        """Entropy in nats of the distribution each token was drawn from."""
-        with torch.no_grad():
-            logits = self.model(input_ids=torch.tensor([[*prompt, *completion]])).logits[0].double()
-        logits = logits[len(prompt) - 1 : -1] / self.trainer.temperature
-        scores = torch.log_softmax(logits, dim=-1)
-        return (-(scores.exp() * scores).sum(-1)).tolist()
 
     # ------------------------------------------------------------------ rewards, rows
 
@@ -164,7 +172,7 @@ class StepCheck:
         return drawn
 
     def historic_row(self, answer, trained, advantage, mix):
-        now = constants(self.model, trained.prompt, trained.completion)
+        now = constants(self.model, [(trained.prompt, trained.completion)], self.trainer.temperature)[0][0]
         assert trained.prompt == self.bare[answer.question]
         mask = [0] * answer.given + [1] * (len(answer.completion) - answer.given)
         assert trained.mask == mask

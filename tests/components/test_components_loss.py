@@ -135,7 +135,7 @@ FOUR = {
 
 def checked(tiny_model, folder, components, reward, changes):
     trainer = record(tiny_model, folder, components, reward, **changes)
-    check = StepCheck(trainer, tiny_model, components)
+    check = StepCheck(trainer, components)
     return check, check.run()
 
 
@@ -196,7 +196,7 @@ def test_the_critics_loss_and_gradient_on_the_recorded_batches(tiny_model, tmp_p
 
     with mock.patch.object(ValueHead, "_adam", weights), mock.patch.object(ValueHead, "_adam_bias", bias):
         trainer = record(tiny_model, tmp_path, {"retrospective": RETRO}, rarely, steps=8, **ENDING)
-    check = StepCheck(trainer, tiny_model, {"retrospective": RETRO})
+    check = StepCheck(trainer, {"retrospective": RETRO})
     critic = TorchCritic(RETRO.get("learning_rate", 0.05))
     for batch in trainer.batches:
         check.model.load_state_dict(batch.weights)

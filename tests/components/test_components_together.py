@@ -5,6 +5,8 @@ import math
 
 import pytest
 from component_tools import NAN  # noqa: F401  (puts tests/reference on the path)
+from recording import record
+from recount import Recount, StateLog
 from train_tools import batch_rows, groups_of, text_of, train
 
 from r3bench import catalog
@@ -15,8 +17,11 @@ SETTINGS = {
     "ranking": {"peak_fraction": 0.25},
     "reflection": {"template": "short", "max_share": 0.5, "context": "full"},
     "replay": {"truncated_negatives": True},
-    "retrospective": {"value": "random", "cuts": "grid", "spacing": 2, "quantile": 0.0, "share": 0.25, "retire": 0.9},
-}
+    "retrospective": {
+        "value": "random", "cuts": "grid", "spacing": 2, "quantile": 0.0, "share": 0.25, "retire": 0.9,
+        "per_question": 64,
+    },
+}  # fmt: skip
 GROUPS = {"per_device_train_batch_size": 16}  # 4 groups of 4 rows; 12 questions make 3 steps an epoch
 
 
@@ -42,13 +47,13 @@ class Turning:
 def recount(trainer, reward):
     """The evidence as the recorded batches show it."""
     counts = dict.fromkeys(FOUR, 0)
-    for record, rewards in zip(trainer.records, reward.calls, strict=True):
-        rows = batch_rows(record)
+    for batch, rewards in zip(trainer.records, reward.calls, strict=True):
+        rows = batch_rows(batch)
         counts["replay"] += sum(row["number"] < 0 for row in rows)
         whole = [row for row in rows if row["number"] >= 0]
         if len(whole) < len(rewards):  # rows that gave way can't be recounted
             continue
-        for place, group in enumerate(groups_of(record)):
+        for place, group in enumerate(groups_of(batch)):
             counts["reflection"] += "\nWrong: " in text_of(trainer, group[0]["prompt"])
             counts["retrospective"] += 0 in group[0]["mask"]
             if not any(rewards[4 * place : 4 * place + 4]):
@@ -78,10 +83,20 @@ SUBSETS = [subset for size in range(5) for subset in itertools.combinations(FOUR
 
 @pytest.mark.parametrize("names", SUBSETS, ids=lambda names: "+".join(names) or "none")
 def test_every_subset_trains_and_every_component_in_it_acts(tiny_model, tmp_path, names):
-    reward = Turning()
     components = {name: SETTINGS[name] for name in names}
-    trainer = train(tiny_model, tmp_path, components, reward, rows=12, steps=20, **GROUPS)
-    check_run(trainer, reward, names)
+    trainer = record(tiny_model, tmp_path, components, Turning(), rows=12, steps=20, prepare=StateLog().watch, **GROUPS)
+    assert trainer.state.global_step == len(trainer.batches) == 20
+    for line in trainer.state.log_history:
+        assert all(math.isfinite(v) for v in line.values() if isinstance(v, float)), line
+    if not names:
+        assert trainer.evidence == {}
+        return
+    recount = Recount(trainer, components)
+    recount.run()
+    recount.check_evidence()
+    for component in trainer.components:
+        assert component.acted(trainer.evidence), f"{component.name} never acted among {names}"
+    assert {key.split("/")[0] for key in trainer.evidence} == set(names)
 
 
 VARIANTS = {

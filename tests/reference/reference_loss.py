@@ -39,18 +39,30 @@ class Row:
         return self.behaviour if self.rule == "ppo" else self.proximal
 
 
-def logprobs(model, prompt, completion, temperature=1.0):
-    """log pi(token) of each completion token in the model's own precision; (T,)."""
-    ids = torch.tensor([[*prompt, *completion]])
-    logits = model(input_ids=ids, attention_mask=torch.ones_like(ids)).logits[0] / temperature
-    scores = torch.log_softmax(logits, dim=-1)[len(prompt) - 1 : -1]
-    return scores.gather(1, torch.tensor(completion)[:, None])[:, 0]
+def scores(model, pairs, temperature=1.0):
+    """Log-distribution each completion token was drawn from, of (prompt, completion) pairs: a list of (T, V)."""
+    rows = [[*prompt, *completion] for prompt, completion in pairs]
+    width = max(map(len, rows))
+    ids = torch.tensor([row + [0] * (width - len(row)) for row in rows])  # on the right: positions stay as they are
+    mask = torch.tensor([[1] * len(row) + [0] * (width - len(row)) for row in rows])
+    logits = model(input_ids=ids, attention_mask=mask).logits / temperature
+    return [
+        torch.log_softmax(logits[i, len(prompt) - 1 : len(rows[i]) - 1], dim=-1) for i, (prompt, _) in enumerate(pairs)
+    ]
 
 
-def constants(model, prompt, completion):
-    """The same as a float64 array, outside any gradient."""
+def logprobs(model, pairs, temperature=1.0):
+    """log pi(token) of each completion token in the model's own precision: a list of (T,)."""
+    found = scores(model, pairs, temperature)
+    return [s.gather(1, torch.tensor(c)[:, None])[:, 0] for s, (_, c) in zip(found, pairs, strict=True)]
+
+
+def constants(model, pairs, temperature=1.0):
+    """Log-probs and entropies (nats) of the completion tokens as float64 arrays, outside any gradient."""
     with torch.no_grad():
-        return logprobs(model, prompt, completion).double().numpy()
+        found = [s.double() for s in scores(model, pairs, temperature)]
+    chosen = [s.gather(1, torch.tensor(c)[:, None])[:, 0] for s, (_, c) in zip(found, pairs, strict=True)]
+    return [c.numpy() for c in chosen], [(-(s.exp() * s).sum(-1)).numpy() for s in found]
 
 
 def loss(model, rows, loss_type="dapo", epsilon=0.2, cap=None):
@@ -59,8 +71,7 @@ def loss(model, rows, loss_type="dapo", epsilon=0.2, cap=None):
     `dapo`: over all trained tokens together; `grpo`: of each row, then over rows; `dr_grpo`: by rows x cap.
     """
     sums, counts = [], []
-    for row in rows:
-        now = logprobs(model, row.prompt, row.completion)
+    for row, now in zip(rows, logprobs(model, [(row.prompt, row.completion) for row in rows]), strict=True):
         mask = torch.tensor(row.mask, dtype=now.dtype)
 
         def number(values, like=now):

@@ -1,0 +1,196 @@
+"""Every evidence counter of the four components, counted again from the rows of a recorded run."""
+
+import math
+from collections import Counter
+
+import numpy as np
+from component_tools import NAN  # noqa: F401  (puts tests/reference on the path)
+from reference_components import dominated, mean, peak_and_global
+from step_check import StepCheck
+
+
+class StateLog:
+    """The stored prefixes of `retrospective` after every batch."""
+
+    def __init__(self):
+        self.after = []  # per batch: question -> prefixes
+
+    def watch(self, trainer):
+        """Note the states of `trainer` after every batch; set its `state_log`."""
+        trainer.state_log = self
+        component = next((c for c in trainer.components if c.name == "retrospective"), None)
+        if component is None:
+            return
+        observe = component.observe
+
+        def noting(step):
+            observe(step)
+            self.after.append({q: [tuple(s.prefix.tolist()) for s in found] for q, found in component.states.items()})
+
+        component.observe = noting
+
+
+class Recount(StepCheck):
+    """`counts` as the rows of the run tell it, to be equal to the trainer's evidence."""
+
+    def __init__(self, trainer, on, losses=False):
+        super().__init__(trainer, on, losses)
+        self.counts = Counter()
+        self.states = {}
+        self.number = 0  # of the batch
+        self.auc = 0.5  # the critic's, as logged
+        self.lines = [line for line in trainer.state.log_history if "loss" in line]
+
+    def count(self, key, amount=1):
+        self.counts[key] += amount
+
+    def mixed(self, batch, groups, mixes):
+        """Called with all groups of a batch and what each was mixed with: (mix, drawn) or None."""
+        fresh = [group for group in groups if group.kind == "fresh"]
+        if "ranking" in self.on:
+            self.ranking(groups, mixes)
+        if "reflection" in self.on:
+            self.reflection(batch, groups)
+        if "replay" in self.on:
+            self.replay(batch, groups, mixes)
+        if "retrospective" in self.on:
+            self.retrospective(batch, groups, fresh)
+        self.logged(groups, fresh, mixes)
+        self.number += 1
+
+    def ranking(self, groups, mixes):
+        s = self.on["ranking"]
+        for group, mix in zip(groups, mixes, strict=True):
+            everyone = s.get("scope", "truncated") == "failed"
+            wrong = [row for row in group.rows if not row.correct and (everyone or row.truncated)]
+            if any(group.right) and s.get("scope") != "truncated_anywhere":
+                wrong = []
+            if s.get("when") == "no_history" and any(a.correct for a in self.store.get(group.question, [])):
+                wrong = []
+            if wrong:
+                got = [row.ranking for row in group.rows]
+                self.count("ranking/groups")
+                self.count("ranking/rows", len(wrong))
+                self.count("ranking/reward", sum(got))
+                self.count("ranking/groups_with_spread", max(got) > min(got))
+                if s.get("order", "domination") in ("domination", "reversed"):
+                    p = s.get("peak_fraction", 0.2)
+                    scores = dominated([peak_and_global(row.entropies[row.given :], p) for row in wrong])
+                    self.count("ranking/dominations", sum(scores))
+                    self.count("ranking/groups_without_domination", not any(scores))
+                if s.get("unanchored_weight", 1.0) != 1 and mix is None and not any(group.right):
+                    self.count("ranking/groups_rescaled", max(got) > min(got))
+
+    def reflection(self, batch, groups):
+        s = self.on["reflection"]
+        for group in groups:
+            if group.kind == "reflection":
+                self.count("reflection/groups")
+                self.count("reflection/rows_correct", sum(group.right))
+                self.count("reflection/converted", any(group.right))
+        if batch.epoch + 1e-6 < s.get("warmup", 1.0):
+            return
+        asked = list(dict.fromkeys(batch.asked))
+        hard = []
+        for question in asked:
+            tried = [a.correct for a in self.store.get(question, []) if a.kind == "fresh"]
+            if tried and mean(tried) < s.get("threshold", 0.25):
+                hard.append(question)
+        shown = 0
+        for question in hard:
+            others = [q for q in asked if q != question] if s.get("source") == "other" else [question]
+            wrong = [a for q in others for a in self.store.get(q, []) if not a.correct and a.kind == "fresh"]
+            shown += bool(wrong)
+            self.count("reflection/questions_without_exemplar", not wrong)
+        self.count("reflection/questions_hard", len(hard))
+        limit = int(s.get("max_share", 0.25) * len(batch.asked) / self.size + 1e-9)
+        planned = [group for group in groups if group.kind == "reflection"]
+        assert len(planned) == min(shown, limit), "as many hard questions are asked again as may be"
+        assert {group.question for group in planned} <= set(hard)
+        self.count("reflection/groups_planned", len(planned))
+
+    def replay(self, batch, groups, mixes):
+        s = self.on["replay"]
+        for group, mix in zip(groups, mixes, strict=True):
+            if group.kind != "fresh" or len(set(group.right)) > 1:
+                continue
+            if mix is not None and mix[0].options.get("std") is not None:
+                self.count("replay/groups_taken")  # by a re-attached reflection
+                continue
+            right = group.right[0]
+            self.count(f"replay/groups_all_{'right' if right else 'wrong'}")
+            if batch.epoch + 1e-6 < s.get("warmup", 1.0):
+                self.count("replay/groups_waiting")
+            elif mix is not None:
+                self.count("replay/groups_mixed")
+                self.count("replay/rows", len(mix[1]))
+                self.count("replay/rows_correct", sum(a.correct for a in mix[1]))
+                self.count("replay/age_steps", sum(batch.step - a.step for a in mix[1]))
+            elif not (right and s.get("labels") == "positives"):
+                self.count("replay/groups_no_history")
+
+    def retrospective(self, batch, groups, fresh):
+        s = self.on["retrospective"]
+        value, retire = s.get("value", "value_head"), s.get("retire", 0.5)
+        stored = {question: list(found) for question, found in self.states.items()}
+        for group in groups:
+            if group.kind != "continuation":
+                continue
+            first = group.rows[0]
+            prefix = tuple(first.completion[: first.given])
+            assert prefix in self.states[group.question], "a continuation starts from a stored state"
+            self.count("retrospective/groups")
+            self.count("retrospective/tokens_given", first.given)
+            self.count("retrospective/converted", any(group.right))
+            self.count("retrospective/rows_correct", sum(group.right))
+            if all(group.right) or (value == "monte_carlo" and not any(group.right)):
+                stored[group.question].remove(prefix)
+        for group in fresh:
+            if mean(group.right) >= retire:
+                self.count("retrospective/states_retired", len(stored.pop(group.question, [])))
+            elif s.get("source", "own") != "own":
+                solution = self.trainer.train_dataset[self.rows[group.question]].get("solution")
+                self.count("retrospective/questions_without_solution", not solution)
+        if value == "value_head":
+            self.count("retrospective/steps_gate_closed", self.auc < s.get("gate_auc", 0.6))
+            self.auc = self.lines[self.number].get("retrospective/value_auc", self.auc)
+        after = self.trainer.state_log.after[self.number]
+        for question, found in after.items():
+            new = [prefix for prefix in found if prefix not in stored.get(question, [])]
+            self.count("retrospective/states_collected", len(new))
+            assert [p for p in stored.get(question, []) if p not in found] == [], "a state went without a reason"
+            failures = [row for g in fresh if g.question == question for row in g.rows if not row.correct]
+            for prefix in new if s.get("source", "own") == "own" else ():
+                sources = [row for row in failures if tuple(row.completion[: len(prefix)]) == prefix]
+                assert sources, "a state is the start of a wrong answer of this batch"
+                assert any(len(prefix) <= s.get("max_fraction", 0.7) * len(row.completion) for row in sources)
+                assert "\\boxed" not in self.trainer.processing_class.decode(list(prefix))
+        assert not any(found and not after.get(question) for question, found in stored.items())
+        assert self.lines[self.number]["retrospective/states"] == sum(map(len, after.values()))
+        self.states = after
+
+    @property
+    def rows(self):
+        """question -> row of the data set."""
+        return {str(row["question_id"]): number for number, row in enumerate(self.trainer.train_dataset)}
+
+    def logged(self, groups, fresh, mixes):
+        """What the trainer logs of every batch with any component on."""
+        line = self.lines[self.number]
+        alike = [len(set(group.right)) == 1 for group in groups]
+        expected = {
+            "groups/homogeneous": np.mean(alike),
+            "groups/dead": np.mean([a and mix is None for a, mix in zip(alike, mixes, strict=True)]),
+        }
+        if fresh:
+            expected["fresh/correct"] = np.mean([right for group in fresh for right in group.right])
+        for key, value in expected.items():
+            assert math.isclose(line[key], value, abs_tol=1e-6), key
+
+    def check_evidence(self):
+        """The run's evidence is what was counted, key by key."""
+        evidence = self.trainer.evidence
+        for key in sorted({*evidence, *self.counts}):
+            assert math.isclose(evidence.get(key, 0.0), self.counts[key], rel_tol=1e-5, abs_tol=1e-5), key
+        for key, total in evidence.items():
+            assert math.isclose(sum(line.get(key) or 0.0 for line in self.lines), total, abs_tol=1e-5), key
