@@ -1,10 +1,12 @@
 """The Optuna index: what it shows, and what happens when it is lost, torn, or on a server."""
 
 import getpass
+import json
 import os
 import shutil
 import socket
 import subprocess
+from wsgiref.util import setup_testing_defaults
 
 import optuna
 import pytest
@@ -91,6 +93,47 @@ def test_a_lost_or_broken_index_is_made_again(home, grid, harm):
 def test_a_storage_that_can_not_be_opened_is_a_plain_error(home, grid):
     with pytest.raises(ConfigError, match="can't be opened"):
         run(home, grid, storage=f"sqlite:///{home}/absent/optuna.db")
+
+
+def asked(application, path):
+    """A GET request to a WSGI application: its status and its body."""
+    status = []
+
+    def start(line, _headers, _trouble=None):
+        status.append(int(line.split()[0]))
+
+    environment = {"QUERY_STRING": "limit=1000"}
+    setup_testing_defaults(environment)
+    body = b"".join(application(environment | {"PATH_INFO": path, "REQUEST_METHOD": "GET"}, start))
+    return status[0], body
+
+
+def test_optuna_dashboard_shows_the_study(home, grid):
+    """Every cell with its levels and its accuracy, also one that failed."""
+    dashboard = pytest.importorskip("optuna_dashboard", reason="optuna-dashboard is not installed")
+    cell = next(c for c in open_study(grid, home / "runs").cells if c.name == "replay")
+    (home / "runs" / "toy" / "trouble").mkdir(parents=True)
+    (home / "runs" / "toy" / "trouble" / cell.run_id).write_text("bug bug")
+    report = run(home, grid)
+    application = dashboard.wsgi(url(home))
+    status, page = asked(application, "/dashboard")
+    assert status == 200 and b"<html" in page.lower()
+    status, body = asked(application, "/api/studies")
+    (study,) = json.loads(body)["study_summaries"]
+    assert status == 200 and study["study_name"] == "toy"
+    status, body = asked(application, f"/api/studies/{study['study_id']}")
+    detail = json.loads(body)
+    assert status == 200 and detail["objective_names"] == ["embedded accuracy"]
+    shown = {}
+    for trial in detail["trials"]:
+        attributes = {item["key"]: item["value"] for item in trial["user_attrs"]}
+        levels = {item["name"]: item["param_external_value"] for item in trial["params"]}
+        shown[attributes["run_id"]] = (trial["state"], trial.get("values"), levels)
+    assert set(shown) == {c.run_id for c in open_study(grid, home / "runs").cells}
+    assert shown[cell.run_id][:2] == ("Fail", None)
+    for run_id, record in report.finished.items():
+        levels = {**record.factors, "seed": str(record.seed)}
+        assert shown[run_id] == ("Complete", [record.eval["embedded"]["avg@2"]], levels)
 
 
 @pytest.fixture
