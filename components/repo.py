@@ -97,6 +97,10 @@ class Repo(Component):
                 "nothing would ever be replayed"
             )
 
+    @classmethod
+    def appends(cls, config: RepoConfig) -> bool:
+        return True
+
     def mix(self, step: Step) -> list[Mixture]:
         free = still_free(self, step, [group for group in step.groups if group.provenance == "fresh"])
         return [mixture for group in free if (mixture := self._mixture(group, step)) is not None]

@@ -68,19 +68,25 @@ def validate(
     """
     from r3bench.config.load import load_recipe, resolved, run_id
     from r3bench.config.strict import plain
+    from r3bench.config.world import least_processes
+    from r3bench.training.names import check_names
 
     kinds = _kinds(name, bool(overrides))
     found: dict[str, Any] = {}
     lines: dict[str, Any] = {}
     if "recipes" in kinds:
         recipe = load_recipe(name, overrides or [])
+        check_names(recipe)
         found["recipe"] = resolved(recipe)
         on = ", ".join(recipe.components) or "none"
-        lines["recipe"] = f"{kinds['recipes']}: run {run_id(recipe)}, components on: {on}"
+        least = least_processes(recipe.trainer)
+        needs = f"; needs a multiple of {least} processes (--gpus)" if least > 1 else ""
+        lines["recipe"] = f"{kinds['recipes']}: run {run_id(recipe)}, components on: {on}{needs}"
     if "grids" in kinds:
-        from r3bench.sweep.ablate import open_study
+        from r3bench.sweep.ablate import check_cells, open_study
 
         study = open_study(name, Path())
+        check_cells(study)
         found["grid"] = plain(study.grid) | {"runs": [cell.run_id for cell in study.cells]}
         lines["grid"] = f"{kinds['grids']}: {len(study.cells)} runs, {len(study.duplicates)} left out as duplicates"
     if as_json:

@@ -38,6 +38,7 @@ CHOICES = {  # texts that GRPOConfig takes as they are and GRPOTrainer compares 
 RANGES: dict[str, tuple[Callable[[float], bool], str]] = {  # numbers that would fail late, or train something else
     "beta": (lambda x: x >= 0, "0 or above"),
     "epsilon": (lambda x: x > 0, "above 0"),
+    "generation_batch_size": (lambda x: x >= 1, "at least 1"),
     "gradient_accumulation_steps": (lambda x: x >= 1, "at least 1"),
     "learning_rate": (lambda x: x >= 0, "0 or above"),
     "logging_steps": (lambda x: x > 0, "above 0"),
@@ -45,13 +46,17 @@ RANGES: dict[str, tuple[Callable[[float], bool], str]] = {  # numbers that would
     "max_grad_norm": (lambda x: x >= 0, "0 or above"),
     "max_steps": (lambda x: x == -1 or x >= 1, "at least 1, or -1 for num_train_epochs"),
     "num_generations": (lambda x: x >= 2, "at least 2 (a group of one has no baseline)"),
+    "num_generations_eval": (lambda x: x >= 1, "at least 1"),
     "num_iterations": (lambda x: x >= 1, "at least 1"),
     "num_train_epochs": (lambda x: x > 0, "above 0"),
+    "per_device_eval_batch_size": (lambda x: x >= 1, "at least 1"),
     "per_device_train_batch_size": (lambda x: x >= 1, "at least 1"),
     "save_steps": (lambda x: x > 0, "above 0"),
     "steps_per_generation": (lambda x: x >= 1, "at least 1"),
     "temperature": (lambda x: x > 0, "above 0 (a group sampled greedily is one answer G times)"),
     "top_p": (lambda x: 0 < x <= 1, "a number in (0, 1]"),
+    "vllm_gpu_memory_utilization": (lambda x: 0 < x <= 1, "a number in (0, 1]"),
+    "vllm_tensor_parallel_size": (lambda x: x >= 1, "at least 1"),
 }
 
 
@@ -139,14 +144,8 @@ def _check_together(values: dict[str, Any], where: str) -> None:
         )
     if values.get("generation_batch_size") and values.get("steps_per_generation"):
         raise ConfigError(f"{where}: generation_batch_size and steps_per_generation exclude each other")
-    rows, group = generation_batch(values), value("num_generations")
-    if group and rows % group and group % rows:
-        raise ConfigError(
-            f"{where}: {rows} rows per generation batch can't be cut into groups of num_generations={group}; "
-            f"nearest that works: {max(group, rows - rows % group)} rows"
-        )
-    device = value("per_device_train_batch_size")
-    if rows % device:
+    rows, device = generation_batch(values), value("per_device_train_batch_size")
+    if rows % device:  # whether they make whole groups depends on the number of processes: r3bench.config.world
         raise ConfigError(
             f"{where}.generation_batch_size: got {rows}, expected a multiple of per_device_train_batch_size={device}; "
             f"nearest that works: {max(device, rows - rows % device)}"

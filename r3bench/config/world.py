@@ -1,5 +1,6 @@
 """Whether a recipe's numbers work on so many processes: arithmetic, so that it fails before any model is loaded."""
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -49,6 +50,42 @@ def check_world(values: dict[str, Any], gpus: int, nodes: int = 1, where: str = 
         )
     _check_vllm(values, gpus, where)
     _check_evaluation(values, world, group, where)
+
+
+def check_whole_groups(values: dict[str, Any], world: int, where: str = "trainer") -> None:
+    """Check that no group is spread over processes, as components need that append groups or rows.
+
+    Args:
+        values: checked GRPOConfig fields that `check_world` accepts.
+        world: processes.
+        where: named in front of the message.
+
+    Raises:
+        ConfigError: a process holds a part of a group; with the nearest numbers that work.
+    """
+    device = int(trainer_value(values, "per_device_train_batch_size"))
+    group = int(trainer_value(values, "num_generations"))
+    local = generation_batch(values, world) // world
+    if local % group == 0:
+        return
+    said = f"{where}: {local} rows a process can't be cut into groups of num_generations {group}"
+    if values.get("generation_batch_size"):
+        rows = local * world
+        near = _any(generation_batch_size=_near(rows, lambda n: n % (device * world) == 0 and n % (group * world) == 0))
+    else:
+        key = "steps_per_generation" if values.get("steps_per_generation") else "gradient_accumulation_steps"
+        steps = local // device
+        near = _any(
+            per_device_train_batch_size=_near(device, lambda n: n * steps % group == 0),
+            **{key: _near(steps, lambda n: n * device % group == 0)},
+        )
+    raise ConfigError(f"{said}; {near}")
+
+
+def least_processes(values: dict[str, Any]) -> int:
+    """The number of processes of which any multiple gives whole groups together."""
+    rows, group = generation_batch(values), int(trainer_value(values, "num_generations"))
+    return group // math.gcd(rows, group)
 
 
 def _check_vllm(values: dict[str, Any], gpus: int, where: str) -> None:

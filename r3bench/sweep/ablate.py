@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from r3bench.errors import Interrupted, StateError
+from r3bench.serving.training import ranks
 from r3bench.sweep.attempts import classify
 from r3bench.sweep.cells import BASE_MODEL, enumerate_cells
 from r3bench.sweep.dispatcher import POLL, CancelledFailure, Dispatcher, Report, Runner
@@ -23,6 +24,7 @@ from r3bench.sweep.study import Study
 from r3bench.sweep.tuning import check_tuning, run_search, space_of, tuning_folder, winners
 from r3bench.sweep.tuning import job as tuning_job
 from r3bench.sweep.worker import run_job
+from r3bench.training.names import check_names
 
 
 def open_study(grid: Grid | str, runs: Path, name: str | None = None) -> Study:
@@ -75,7 +77,7 @@ def ablate(
             measurement and their weights.
     """
     opened = open_study(grid, runs, study)
-    _check_numbers(opened)
+    check_cells(opened)
     opened.check_weights()
     for duplicate in opened.duplicates:
         say(f"{duplicate.name} s{duplicate.seed}: not run, {duplicate.reason}; {duplicate.same_as} stands for it")
@@ -100,13 +102,20 @@ def ablate(
         raise StateError(f"{error.filename or opened.root}: {error.strerror or error}") from error
 
 
-def _check_numbers(study: Study) -> None:
-    """Refuse cells whose batches can't be split over their GPUs, before anything is started."""
+def check_cells(study: Study) -> None:
+    """Refuse cells whose model or questions can't exist, or whose batches can't be split over their GPUs.
+
+    Raises:
+        ConfigError, DataError: naming the cell, before anything is started.
+    """
     section = study.grid.executor
-    several = section.gpus > 1 and (section.kind in ("slurm", "ray") or bool(gpu_ids()))
-    for cell in study.cells if several else ():
+    alone = section.kind in ("local", "inline") and not gpu_ids()
+    for cell in study.cells:
+        check_names(cell.recipe)
         if cell.factors != BASE_MODEL:
-            check_numbers(cell.recipe, section.gpus, 1, section.strategy)
+            processes = 1 if alone else ranks(cell.recipe.trainer, section.gpus)
+            strategy = section.strategy if processes > 1 else "ddp"
+            check_numbers(cell.recipe, processes, 1, strategy, f"{study.grid.name}, cell {cell.name}: trainer")
 
 
 def _lost(error: BaseException) -> bool:

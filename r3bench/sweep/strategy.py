@@ -5,11 +5,14 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal, get_args
 
+from r3bench import catalog
 from r3bench.config.sections import Recipe
-from r3bench.config.world import check_world
+from r3bench.config.strict import build
+from r3bench.config.world import check_whole_groups, check_world
 from r3bench.config.yaml_file import read_yaml
 from r3bench.errors import ConfigError, nearest
 from r3bench.sweep.local import gpu_ids
+from r3bench.training.names import check_names
 
 Strategy = Literal["ddp", "fsdp2", "zero2", "zero3"]
 STRATEGIES: tuple[Strategy, ...] = get_args(Strategy)
@@ -42,6 +45,11 @@ def check_launch(recipe: Recipe, gpus: int, nodes: int, strategy: str, master: s
     Raises:
         ConfigError: naming the option and what works.
     """
+    check_names(recipe)
+    ranks, local = (int(os.environ.get(key, "1")) for key in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"))
+    if gpus * nodes == 1 and ranks > 1 and strategy == "ddp":  # started by a launcher of the user's own
+        check_numbers(recipe, local, max(1, ranks // local), strategy)
+        return
     check_numbers(recipe, gpus, nodes, strategy)
     if nodes > 1 and not master:
         raise ConfigError("--master: missing, expected HOST:PORT of one of the nodes, the same on all of them")
@@ -56,8 +64,8 @@ def check_launch(recipe: Recipe, gpus: int, nodes: int, strategy: str, master: s
         raise ConfigError(f"--strategy {strategy}: needs the package deepspeed (pip install deepspeed), or use fsdp2")
 
 
-def check_numbers(recipe: Recipe, gpus: int, nodes: int, strategy: str) -> None:
-    """The part of `check_launch` that is about the recipe, whatever this machine has.
+def check_numbers(recipe: Recipe, gpus: int, nodes: int, strategy: str, where: str = "trainer") -> None:
+    """The part of `check_launch` that is about the recipe, whatever this machine has; `where` goes before a message.
 
     Raises:
         ConfigError: naming the option and what works.
@@ -67,7 +75,11 @@ def check_numbers(recipe: Recipe, gpus: int, nodes: int, strategy: str) -> None:
     for option, value in (("--gpus", gpus), ("--nodes", nodes)):
         if value < 1:
             raise ConfigError(f"{option}: got {value}, expected at least 1")
-    check_world(recipe.trainer, gpus, nodes)
+    check_world(recipe.trainer, gpus, nodes, where)
+    for name, settings in recipe.components.items() if gpus * nodes > 1 else ():
+        component = catalog.component(name)
+        if component.appends(build(component.Config, settings, f"components.{name}")):
+            check_whole_groups(recipe.trainer, gpus * nodes, f"{where}: component '{name}' adds to groups")
     if strategy != "ddp" and gpus * nodes == 1:
         raise ConfigError(f"--strategy {strategy}: splits a model over processes, expected --gpus 2 or more")
     if recipe.model.lora is not None and strategy in ("fsdp2", "zero3"):

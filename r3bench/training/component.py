@@ -184,6 +184,11 @@ class Component:
             where: prefix for the message (file and key).
         """
 
+    @classmethod
+    def appends(cls, config: Any) -> bool:
+        """Whether it adds groups or rows to a batch, for which each process must hold whole groups."""
+        return "append" in (getattr(config, "mode", None), getattr(config, "placement", None))
+
     def plan(self, step: Step) -> list[PlannedGroup]:
         """Before generation: groups to add or to put in a slot."""
         return []

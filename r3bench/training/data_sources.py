@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from r3bench.config.sections import DataSection
 from r3bench.errors import DataError, nearest
@@ -76,25 +76,42 @@ def rows(section: DataSection) -> tuple[Iterator[Row], DataSection, KnownSet | N
     Raises:
         DataError: for a name, file, hub id, split or revision that can't be used.
     """
+    name, kind = section.name, kind_of(section)
+    if kind == "embedded":
+        return _embedded(section), _columns(section, "problem", "answer"), None
+    if kind == "known":
+        return _known(section, KNOWN[name])
+    if kind == "file":
+        _refuse(section, "a file", split="train")
+        return local(Path(name).expanduser()), section, None
+    hub, _, config = name.partition(":")
+    return _hub(hub, (config or None,), section.split, section.revision), section, None
+
+
+def kind_of(section: DataSection) -> Literal["embedded", "known", "file", "hub"]:
+    """What a section's name stands for; a hub id is only checked for its form.
+
+    Raises:
+        DataError: an evaluation set, or nothing that is known; names the nearest.
+    """
     name = section.name
     if name in embedded.CAPS:
-        return _embedded(section), _columns(section, "problem", "answer"), None
+        return "embedded"
     if name in EVALUATION:
         raise DataError(
             f"data.name: '{name}' is an evaluation set, training on it would void its results; name it in eval.tasks"
         )
     if name in KNOWN:
-        return _known(section, KNOWN[name])
+        return "known"
     if name.endswith((".jsonl", ".parquet")) or name.startswith((".", "/", "~")) or Path(name).is_file():
-        _refuse(section, "a file", split="train")
-        return local(Path(name).expanduser()), section, None
-    hub, _, config = name.partition(":")
+        return "file"
+    hub, _, _ = name.partition(":")
     if hub.count("/") != 1 or not all(hub.split("/")):
         raise DataError(
             f"data.name: got '{name}', expected a known set, a .jsonl or .parquet file, or a hub id 'org/name'"
             f"{nearest(name, [*embedded.CAPS, *KNOWN])}"
         )
-    return _hub(hub, (config or None,), section.split, section.revision), section, None
+    return "hub"
 
 
 def _columns(section: DataSection, problem: str, answer: str) -> DataSection:
@@ -149,14 +166,21 @@ def _known(section: DataSection, known: KnownSet) -> tuple[Iterator[Row], DataSe
 
 def local(path: Path) -> Iterator[Row]:
     """Rows of a .jsonl or .parquet file; a line that isn't a JSON object is a `DataError` that names it."""
+    check_file(path)
+    return _parquet(path) if path.suffix == ".parquet" else _jsonl(path)
+
+
+def check_file(path: Path) -> None:
+    """Refuse a file of questions that isn't there or has another ending.
+
+    Raises:
+        DataError: naming the nearest file.
+    """
     if not path.is_file():
         known = [p.name for p in path.parent.glob("*") if p.suffix in (".jsonl", ".parquet")]
         raise DataError(f"{path}: no such file{nearest(path.name, known) if known else ''}")
-    if path.suffix == ".parquet":
-        return _parquet(path)
-    if path.suffix == ".jsonl":
-        return _jsonl(path)
-    raise DataError(f"{path}: expected a name that ends in .jsonl or .parquet")
+    if path.suffix not in (".jsonl", ".parquet"):
+        raise DataError(f"{path}: expected a name that ends in .jsonl or .parquet")
 
 
 def _jsonl(path: Path) -> Iterator[Row]:

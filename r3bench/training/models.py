@@ -7,11 +7,10 @@ from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from r3bench.config.sections import ModelSection
-from r3bench.errors import ConfigError, nearest
+from r3bench.errors import ConfigError
 from r3bench.training import embedded, embedded_model, smollm
 from r3bench.training.model_cache import cached_folder
-
-BUILT_IN = (*embedded.CAPS, smollm.NAME)
+from r3bench.training.names import BUILT_IN, check_model_name
 
 
 def model_folder(name: str, revision: str | None = None) -> str:
@@ -30,29 +29,14 @@ def model_folder(name: str, revision: str | None = None) -> str:
         )
     elif name == smollm.NAME:
         path = smollm.folder()
-    elif Path(name).expanduser().is_dir():
-        path = Path(name).expanduser()
-        if not (path / "config.json").is_file():
-            raise ConfigError(f"model.name: '{name}' has no config.json, expected a folder saved with save_pretrained")
     else:
-        _check_hub_id(name)
-        return name
+        check_model_name(name)
+        path = Path(name).expanduser()
+        if not path.is_dir():
+            return name
     if revision is not None:
         raise ConfigError(f"model.revision: got '{revision}', expected null: '{name}' is local and has no revisions")
     return str(path)
-
-
-def _check_hub_id(name: str) -> None:
-    parts = name.split("/")
-    local = name.startswith((".", "/", "~")) or len(parts) > 2
-    if local:
-        raise ConfigError(f"model.name: '{name}': no such folder")
-    if len(parts) == 1:
-        raise ConfigError(
-            f"model.name: '{name}' is neither built in nor a folder nor a hub id 'org/name'{nearest(name, BUILT_IN)}"
-        )
-    if not all(parts):
-        raise ConfigError(f"model.name: got '{name}', expected a hub id 'org/name'")
 
 
 def load_model(section: ModelSection) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:

@@ -102,6 +102,8 @@ def training_arguments(recipe: Recipe, paths: RunPaths) -> R3Config:
         "output_dir": str(paths.checkpoints), "seed": recipe.seed, "components": recipe.components,
         "correctness": {"functions": ["correctness"]}, "history": plain(recipe.history),
     }  # fmt: skip
+    if cpu and recipe.trainer.get("fp16"):
+        raise ConfigError("trainer.fp16: got True, but there is no GPU here, and on a CPU it would be left out")
     _check_save_steps(recipe)
     check_trackers(values)
     try:

@@ -38,8 +38,9 @@ GRIDS = [
     (
         "impossible_cell",
         "recipe: quickstart\nfactors: {trainer.num_generations: [8, 7]}\n",
-        "bad, cell num_generations.7: trainer: 64 rows per generation batch can't be cut into groups of "
-        "num_generations=7; nearest that works: 63 rows",
+        "bad, cell num_generations.7: trainer: per_device_train_batch_size 64 x gradient_accumulation_steps 1 x 1 "
+        "processes = 64 rows sampled together can't be cut into groups of num_generations 7; nearest that works: "
+        "per_device_train_batch_size=63 or gradient_accumulation_steps=7 or processes=7",
     ),
     (
         "budget",

@@ -171,12 +171,6 @@ RECIPES = [
     ),
     # --- impossible together
     (
-        "rows_and_groups",
-        "trainer:\n  per_device_train_batch_size: 20\n  num_generations: 8\n",
-        "bad.yaml: trainer: 20 rows per generation batch can't be cut into groups of num_generations=8; "
-        "nearest that works: 16 rows",
-    ),
-    (
         "generation_batch",
         "trainer:\n  per_device_train_batch_size: 12\n  generation_batch_size: 32\n  num_generations: 8\n",
         "bad.yaml: trainer.generation_batch_size: got 32, expected a multiple of per_device_train_batch_size=12; "
@@ -255,9 +249,9 @@ OVERRIDES = [
     ("empty_value", ["trainer.max_steps="], "command line: trainer.max_steps: got None, expected an integer"),
     (
         "together_with_the_file",
-        ["trainer.num_generations=3"],
-        "command line: trainer: 8 rows per generation batch can't be cut into groups of num_generations=3; "
-        "nearest that works: 6 rows",
+        ["trainer.generation_batch_size=12"],
+        "command line: trainer.generation_batch_size: got 12, expected a multiple of per_device_train_batch_size=8; "
+        "nearest that works: 8",
     ),
 ]
 
