@@ -27,7 +27,7 @@ ALLOWED: dict[str, set[str] | None] = {
     "training": {*BASE, "config", "catalog", "grading", "prompts", "training"},
     "evaluation": {*BASE, "config", "catalog", "grading", "prompts", "evaluation", "training"},
     "analysis": {*BASE, "config", "catalog", "grading", "analysis"},
-    "sweep": {*BASE, "config", "catalog", "training", "evaluation", "analysis", "serving", "sweep"},  # a plan uses its formulas
+    "sweep": {*BASE, "config", "catalog", "training", "evaluation", "analysis", "serving", "sweep"},  # for plans
     "commands": None,
     "cli": None,
 }
