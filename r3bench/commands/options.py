@@ -14,6 +14,8 @@ Overrides = Annotated[
     list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Settings that replace the recipe's.")
 ]
 StudyName = Annotated[str, typer.Argument(metavar="STUDY", help="A study's folder, or its name below --runs.")]
+Tasks = Annotated[str | None, typer.Option("--tasks", metavar="A,B", help="Names that `r3bench list tasks` shows.")]
+RunName = Annotated[str, typer.Argument(metavar="RUN", help="A run's folder, or its id below --runs.")]
 RUNS = Path("runs")
 KINDS = ("recipes", "grids", "components", "tasks")  # what can be named; catalog.KINDS has the folders
 

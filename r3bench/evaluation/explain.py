@@ -4,9 +4,10 @@ from pathlib import Path
 from typing import Any
 
 from r3bench.errors import ConfigError, nearest
+from r3bench.evaluation.regrade import second_opinion
 from r3bench.evaluation.runs import answers, task_names
 from r3bench.grading.extract import final_answer
-from r3bench.grading.normalise import canonical, same_spelling
+from r3bench.grading.normalise import canonical
 
 
 def explain(run: Path, question: str, *, task: str | None = None, repeat: int | None = None) -> list[dict[str, Any]]:
@@ -30,7 +31,7 @@ def explain(run: Path, question: str, *, task: str | None = None, repeat: int | 
             known.add(row["question"])
             if row["question"] != question or (repeat is not None and row["repeat"] != repeat):
                 continue
-            answer = final_answer(row["response"], require_boxed=row["grader"].endswith("/boxed"))
+            answer = final_answer(row["response"], require_boxed=not row["grader"].endswith("/last"))
             found.append(
                 {
                     "task": name,
@@ -38,7 +39,7 @@ def explain(run: Path, question: str, *, task: str | None = None, repeat: int | 
                     "form": answer.form,
                     "canonical": None if row["extracted"] is None else canonical(row["extracted"]),
                     "canonical_gold": canonical(row["gold"]),
-                    "exact": same_spelling(row["extracted"], row["gold"]),
+                    "exact": second_opinion(row),
                 }
             )
     if not found:

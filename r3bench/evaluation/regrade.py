@@ -1,5 +1,6 @@
 """New verdicts for stored answers. No text is generated and no response is touched."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -9,7 +10,7 @@ from r3bench.evaluation import shards
 from r3bench.evaluation.runs import answer_folder, answers, task_names
 from r3bench.evaluation.settings import KEY
 from r3bench.evaluation.summary import summarise
-from r3bench.grading import ExactGrader, Grader
+from r3bench.grading import ExactGrader, Grader, final_answer
 from r3bench.grading.normalise import same_spelling
 from r3bench.records import RunPaths, read_record, write_record
 
@@ -96,8 +97,14 @@ def _regrade(
     return report
 
 
+def second_opinion(row: Mapping[str, Any]) -> bool:
+    """What equal spelling says of a stored answer, found afresh in its response."""
+    answer = final_answer(row["response"], require_boxed=not row["grader"].endswith("/last"))
+    return same_spelling(answer.text, row["gold"])
+
+
 def agreement(run: Path, tasks: tuple[str, ...] | None = None) -> dict[str, dict[str, Any]]:
-    """How often equal spelling of the extracted answer and the gold gives the stored verdict.
+    """How often the second grader, looking at the responses by the rule they were graded by, gives the stored verdict.
 
     Returns:
         Task -> `answers`, `agreement` (share), and `differ`, the answers about which the two disagree: question,
@@ -110,7 +117,7 @@ def agreement(run: Path, tasks: tuple[str, ...] | None = None) -> dict[str, dict
             {key: row[key] for key in ("question", "repeat", "gold", "extracted", "reason")}
             | {"stored": row["correct"], "exact": exact}
             for row in rows
-            if row["correct"] != (exact := same_spelling(row["extracted"], row["gold"]))
+            if row["correct"] != (exact := second_opinion(row))
         ]
         report[task] = {"answers": len(rows), "agreement": 1 - len(differ) / len(rows), "differ": differ}
     return report

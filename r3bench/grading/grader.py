@@ -6,7 +6,7 @@ from importlib.metadata import version
 from types import TracebackType
 
 from r3bench.grading.extract import final_answer
-from r3bench.grading.normalise import canonical, decide
+from r3bench.grading.normalise import MAX_LENGTH, decide, same_spelling
 from r3bench.grading.pool import Pool
 
 RULES = 2  # raise when extraction or comparison changes a verdict; part of `Grader.name`
@@ -59,7 +59,9 @@ class Grader:
         if len(self._known) > REMEMBERED:
             self._known.clear()
         answers = [final_answer(response, self.require_boxed) for response in responses]
-        pairs = [(answer.text, gold) for answer, gold in zip(answers, golds, strict=True)]
+        # of an answer that is too long no more is kept than shows it
+        texts = [None if answer.text is None else answer.text[: MAX_LENGTH + 1] for answer in answers]
+        pairs = list(zip(texts, golds, strict=True))
         found = {(text, gold): None for text, gold in pairs if text is not None}
         self._decide([pair for pair in found if pair not in self._known])
         verdicts = []
@@ -70,7 +72,7 @@ class Grader:
                 continue
             correct, reason, timed_out = self._known[text, gold]
             self.timeouts += timed_out
-            verdicts.append(Verdict(correct, text, f"{answer.form}: {reason}", timed_out))
+            verdicts.append(Verdict(correct, answer.text, f"{answer.form}: {reason}", timed_out))
         return verdicts
 
     def _decide(self, pairs: Sequence[tuple[str, str]]) -> None:
@@ -87,7 +89,7 @@ class Grader:
         """Take over a verdict of the same grader from earlier, so that the pair is not graded again."""
         if extracted is not None:
             reason = verdict.reason.partition(": ")[2]
-            self._known[extracted, gold] = (verdict.correct, reason, verdict.timed_out)
+            self._known[extracted[: MAX_LENGTH + 1], gold] = (verdict.correct, reason, verdict.timed_out)
 
     def close(self) -> None:
         """End the grading processes; the next `grade` starts them again."""
@@ -118,7 +120,7 @@ class ExactGrader:
         verdicts = []
         for response, gold in zip(responses, golds, strict=True):
             answer = final_answer(response, self.require_boxed)
-            same = answer.text is not None and canonical(answer.text) == canonical(gold)
+            same = answer.text is not None and same_spelling(answer.text, gold)
             reason = "no answer" if answer.text is None else "same text" if same else "another text"
             verdicts.append(Verdict(same, answer.text, f"{answer.form}: {reason}"))
         return verdicts

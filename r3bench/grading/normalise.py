@@ -2,6 +2,7 @@
 
 import re
 from decimal import Decimal, InvalidOperation
+from functools import lru_cache
 
 MAX_LENGTH = 2000  # characters of an answer; longer ones are wrong without being parsed
 
@@ -111,9 +112,12 @@ def is_words(text: str) -> bool:
     return bool(words) and not re.search(r"[\d\\=^_+*/<>{}]", text)
 
 
+@lru_cache(maxsize=16384)
 def canonical(text: str) -> str:
     """The spelling in which equal-looking answers are equal strings (case of words and all spaces dropped)."""
     text = plain(text)
+    if len(text) > MAX_LENGTH:
+        return text
     if is_words(text):
         return re.sub(r"[^a-z0-9]+", " ", text.lower()).strip()
     number = as_number(text)
@@ -125,6 +129,11 @@ def canonical(text: str) -> str:
     text = re.sub(r"\s+", "", text)
     match = re.fullmatch(r"[a-zA-Z]=(.+)", text)
     return match.group(1) if match and "=" not in match.group(1) else text
+
+
+def same_spelling(answer: str | None, gold: str) -> bool:
+    """The second grader's verdict: equal once spelt alike, nothing more."""
+    return answer is not None and canonical(answer) == canonical(gold)
 
 
 def as_number(text: str) -> Decimal | None:
@@ -154,6 +163,8 @@ def decide(answer: str, gold: str) -> tuple[bool, str] | None:
     """
     if len(answer) > MAX_LENGTH:
         return False, f"answer longer than {MAX_LENGTH} characters"
+    if len(gold) > MAX_LENGTH:
+        return False, f"gold longer than {MAX_LENGTH} characters"
     plain_answer, plain_gold = plain_pair(answer, gold)
     for pattern, what in ((_NAMED, "another variable"), (_BASED, "another number or base")):
         named_answer, named_gold = pattern.fullmatch(plain_answer), pattern.fullmatch(plain_gold)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from r3bench.errors import StateError
 from r3bench.evaluation.compare import paired, sign_flip_p
-from r3bench.evaluation.metrics import majority, pass_at_k, pass_curve, token_figures
+from r3bench.evaluation.metrics import QUANTILES, majority, pass_at_k, pass_curve, token_figures
 from r3bench.evaluation.summary import counts, summarise
 
 
@@ -60,7 +60,8 @@ def rows(table, **extra):
     """`table`: question -> list of (extracted, correct, tokens)."""
     return [
         {"question": q, "repeat": r, "extracted": text, "correct": right, "tokens": tokens, "truncated": tokens >= 9,
-         "timed_out": False, "grader": "g", "response": f"{q}{r}{text}", **extra}
+         "timed_out": False, "grader": "g", "response": f"{q}{r}{text}", "gold": {"a": "1", "b": "4.0"}.get(q, "8"),
+         **extra}
         for q, answers in table.items() for r, (text, right, tokens) in enumerate(answers)
     ]  # fmt: skip
 
@@ -83,6 +84,9 @@ def test_a_summary_by_hand():
     assert got["tokens_per_correct"] == pytest.approx(40 / 3)
     assert got["truncated"] == pytest.approx(2 / 12)
     assert got["no_answer"] == pytest.approx(1 / 12)
+    assert got["agreement"] == 1.0
+    table["b"][0] = ("4", False, 2)
+    assert summarise(rows(table))["agreement"] == pytest.approx(11 / 12)
     two = summarise(rows(table), samples=2)
     assert two["avg@2"] == pytest.approx((1 + 0 + 0) / 3)
 
@@ -100,6 +104,32 @@ def test_no_right_answer_has_no_tokens_per_right_answer():
     got = token_figures(np.array([3, 5]), np.array([False, False]))
     assert got["tokens_per_correct"] is None and got["tokens_right"] is None
     assert got["tokens_wrong"]["q50"] == 4
+
+
+def quantile(values, q):
+    """Linear between order statistics: position q (n - 1), counted from 0."""
+    values = sorted(values)
+    place = q * (len(values) - 1)
+    low = int(place)
+    return values[low] + (place - low) * (values[min(low + 1, len(values) - 1)] - values[low])
+
+
+@given(st.lists(st.tuples(st.integers(1, 9000), st.booleans()), min_size=1, max_size=40))
+@settings(max_examples=100, deadline=None)
+def test_lengths_are_those_of_the_answers_one_by_one(answers):
+    tokens, correct = (np.array(column) for column in zip(*answers, strict=True))
+    got = token_figures(tokens, correct)
+    lengths = {True: [t for t, c in answers if c], False: [t for t, c in answers if not c]}
+    for name, right in (("tokens_right", True), ("tokens_wrong", False)):
+        if not lengths[right]:
+            assert got[name] is None
+            continue
+        wanted = {f"q{round(100 * q)}": quantile(lengths[right], q) for q in QUANTILES}
+        assert got[name] == pytest.approx({**wanted, "mean": sum(lengths[right]) / len(lengths[right])})
+    assert got["total_tokens"] == sum(t for t, _ in answers)
+    assert got["mean_tokens"] == pytest.approx(got["total_tokens"] / len(answers))
+    if lengths[True]:
+        assert got["tokens_per_correct"] == pytest.approx(got["total_tokens"] / len(lengths[True]))
 
 
 def test_pass_curve_rises_and_ends_in_any_right():
@@ -124,6 +154,26 @@ def brute_sign_flip(d):
 def test_the_sign_flip_test_is_the_enumeration(seed):
     d = np.random.default_rng(seed).integers(-4, 5, size=9) / 4
     assert sign_flip_p(d) == pytest.approx(brute_sign_flip(d[d != 0]))
+
+
+@pytest.mark.parametrize(("better", "worse"), [(9, 2), (5, 5), (8, 0), (3, 11)])
+def test_with_one_answer_each_it_is_the_exact_mcnemar_test(better, worse):
+    from statsmodels.stats.contingency_tables import mcnemar
+
+    d = np.array([1.0] * better + [-1.0] * worse + [0.0] * 7)
+    assert sign_flip_p(d) == pytest.approx(mcnemar([[4, better], [worse, 3]], exact=True).pvalue)
+
+
+def test_it_is_scipys_paired_permutation_test():
+    from scipy import stats
+
+    rng = np.random.default_rng(4)
+    for _ in range(3):
+        a, b = rng.integers(0, 9, 10) / 8, rng.integers(0, 9, 10) / 8
+        theirs = stats.permutation_test(
+            (a, b), lambda x, y: np.mean(x - y), permutation_type="samples", n_resamples=np.inf
+        ).pvalue
+        assert sign_flip_p(a - b) == pytest.approx(theirs)
 
 
 def test_many_questions_use_random_signs_that_agree_with_enumeration():

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from r3bench.errors import ConfigError, DataError
-from r3bench.grading import ExactGrader, Grader, grade_file
+from r3bench.grading import ExactGrader, Grader, grade_file, grade_lines
 
 
 def write(path, *rows):
@@ -49,6 +49,54 @@ def test_a_bad_line_is_named(tmp_path, line, message):
     path = write(tmp_path / "a.jsonl", {"answer": "1", "response": "1"}, line)
     with pytest.raises(DataError, match=message):
         list(grade_file(path))
+
+
+def test_a_stream_gives_its_verdicts_up_to_the_bad_line():
+    def lines():
+        yield b"\xef\xbb\xbf" + json.dumps({"id": 1, "answer": "1", "response": r"\boxed{1}"}).encode()
+        yield b'{"answer": "1", "response": "2"}\r\n'
+        yield b"\xff\xfe\n"
+        pytest.fail("read on after a bad line")
+
+    found = []
+    with pytest.raises(DataError, match="stdin: line 3: not UTF-8 text"):
+        for row in grade_lines(lines(), "stdin"):
+            found.append(row)
+    assert [(row["id"], row["correct"]) for row in found] == [(1, True), ("2", False)]
+
+
+def test_a_stream_is_not_held_in_memory():
+    """100,000 long lines: what is kept is bounded by a batch, not by the stream."""
+    import tracemalloc
+
+    pad = "x" * 10_000
+
+    def lines(count):
+        for i in range(count):
+            yield json.dumps({"answer": "1", "response": rf"{pad} \boxed{{{i % 7}}}"}).encode()
+
+    def peak(count):
+        tracemalloc.start()
+        right = sum(row["correct"] for row in grade_lines(lines(count), "stdin"))
+        _, most = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        assert right == len(range(1, count, 7))
+        return most
+
+    assert peak(6000) < 1.3 * peak(1000) < 50e6
+
+
+def test_a_bad_line_of_a_file_is_said_before_anything_is_graded(tmp_path):
+    path = write(tmp_path / "a.jsonl", {"answer": "1", "response": "1"}, "{")
+    with pytest.raises(DataError, match="line 2"):
+        next(grade_file(path))
+
+
+def test_an_answer_of_any_length_is_kept_short_and_shown_whole():
+    with Grader() as grader:
+        (verdict,) = grader.grade([rf"\boxed{{{'9' * 100_000}}}"], ["1"])
+        assert len(verdict.extracted) == 100_000 and verdict.reason == "boxed: answer longer than 2000 characters"
+        assert max(len(text) for text, _ in grader._known) < 3000
 
 
 def test_a_file_that_is_not_there(tmp_path):

@@ -1,0 +1,142 @@
+"""`grade` and `compare`: grade answers, look into verdicts, hold two runs against each other."""
+
+import json
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from r3bench.commands.options import (
+    RUNS,
+    Json,
+    RunName,
+    Runs,
+    Tasks,
+    print_columns,
+    print_json,
+    printable,
+    run_folder,
+)
+
+
+def grade(
+    target: Annotated[str, typer.Argument(metavar="FILE|RUN", help="A JSONL file, - for stdin, or a run.")],
+    question: Annotated[str | None, typer.Argument(metavar="[ID]", help="With --explain: the question's id.")] = None,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Show each stored answer to question ID, and why.")
+    ] = False,
+    regrade: Annotated[bool, typer.Option("--regrade", help="Give a run's stored answers new verdicts.")] = False,
+    grader: Annotated[str, typer.Option(help="math-verify, or exact (plain text equality).")] = "math-verify",
+    require_boxed: Annotated[
+        bool | None, typer.Option("--require-boxed/--any-form", help="Does only a boxed answer count?")
+    ] = None,
+    tasks: Tasks = None,
+    runs: Runs = RUNS,
+    as_json: Json = False,
+) -> None:
+    """Grade a JSONL file (answer, response, optionally id), or look into a run's verdicts.
+
+    A run alone prints how often equal spelling gives the stored verdict. For a file, --json is one object a line.
+    """
+    if target == "-" or Path(target).is_file():
+        from r3bench.grading import grade_file, grade_lines
+
+        boxed = bool(require_boxed)
+        _print_verdicts(
+            grade_lines(sys.stdin.buffer, "stdin", require_boxed=boxed)
+            if target == "-"
+            else grade_file(Path(target), require_boxed=boxed),
+            as_json,
+        )
+        return
+    folder = run_folder(target, runs) or Path(target)
+    chosen = tuple(tasks.split(",")) if tasks else None
+    if explain:
+        _explain(folder, question, chosen, as_json)
+    elif regrade:
+        _regrade(folder, grader, require_boxed, chosen, as_json)
+    else:
+        from r3bench.evaluation.regrade import agreement
+
+        found = agreement(folder, chosen)
+        if as_json:
+            print_json(found)
+        else:
+            print_columns(
+                (task, f"{r['agreement']:.1%} agree with equal spelling; {len(r['differ'])} of {r['answers']} differ")
+                for task, r in found.items()
+            )
+
+
+def _print_verdicts(verdicts: Iterable[dict[str, Any]], as_json: bool) -> None:
+    right = total = late = 0
+    for verdict in verdicts:
+        total, right, late = total + 1, right + verdict["correct"], late + verdict["timed_out"]
+        if as_json:
+            typer.echo(json.dumps(verdict))
+        else:
+            mark = "right" if verdict["correct"] else "wrong"
+            print_columns([(str(verdict["id"]), mark, str(verdict["extracted"]), verdict["reason"])])
+    if not as_json:
+        typer.echo(f"{right} of {total} right" + (f", {late} timed out" if late else ""))
+
+
+def _explain(folder: Path, question: str | None, tasks: tuple[str, ...] | None, as_json: bool) -> None:
+    from r3bench.errors import ConfigError
+    from r3bench.evaluation.explain import explain
+
+    if question is None:
+        raise ConfigError("--explain: expected a question's id after the run")
+    found = [row for task in tasks or (None,) for row in explain(folder, question, task=task)]
+    if as_json:
+        print_json(found)
+        return
+    for row in found:
+        typer.echo(f"{row['task']} {row['question']} repeat {row['repeat']}: {'right' if row['correct'] else 'wrong'}")
+        for key in ("reason", "gold", "extracted", "form", "canonical", "canonical_gold", "exact", "grader", "tokens"):
+            typer.echo(f"  {key}: {printable(json.dumps(row[key], ensure_ascii=False))}")
+        typer.echo(f"  response: {printable(json.dumps(row['response'], ensure_ascii=False))}")
+
+
+def _regrade(
+    folder: Path, grader: str, require_boxed: bool | None, tasks: tuple[str, ...] | None, as_json: bool
+) -> None:
+    from r3bench.errors import ConfigError, nearest
+    from r3bench.evaluation.regrade import regrade
+    from r3bench.files import expect, read_json
+
+    if grader not in ("math-verify", "exact"):
+        raise ConfigError(f"--grader: got '{grader}'{nearest(grader, ('math-verify', 'exact'))}")
+    if require_boxed is None:  # as the run was graded
+        config = folder / "config.json"
+        asked = expect(read_json(config), config, eval=dict)["eval"] if config.is_file() else {}
+        require_boxed = asked.get("require_boxed", True) is not False
+    found = regrade(folder, grader=grader, require_boxed=require_boxed, tasks=tasks)  # type: ignore[arg-type]
+    if as_json:
+        print_json(found)
+    else:
+        print_columns(
+            (task, r["grader"], f"{r['answers']} answers, {r['to_right']} now right, {r['to_wrong']} now wrong")
+            for task, r in found.items()
+        )
+
+
+def compare(a: RunName, b: RunName, tasks: Tasks = None, runs: Runs = RUNS, as_json: Json = False) -> None:
+    """Paired test of two runs on the questions both have answered: about these two models, not about their recipes."""
+    from r3bench.evaluation.compare import compare_runs
+
+    first, second = (run_folder(name, runs) or Path(name) for name in (a, b))
+    rows = compare_runs(first, second, tuple(tasks.split(",")) if tasks else None)
+    if as_json:
+        print_json(rows)
+        return
+    head = ("task", "questions", "a", "b", "a - b", "95 % interval", "p", "better/worse/equal")
+    print_columns([head, *((
+        row["task"], str(row["questions"]), f"{row['a']:.3f}", f"{row['b']:.3f}", f"{row['difference']:+.3f}",
+        "-" if row["low"] is None else f"{row['low']:+.3f} to {row['high']:+.3f}", f"{row['p']:.3f}",
+        f"{row['better']}/{row['worse']}/{row['equal']}") for row in rows)])  # fmt: skip
+    for row in rows:
+        for note in row["notes"]:
+            typer.echo(f"{row['task']}: {note}")
