@@ -3,7 +3,6 @@
 import shutil
 from pathlib import Path
 
-from r3bench.errors import StateError
 from r3bench.records import RunPaths, RunRecord
 from r3bench.sweep.stored import answered
 
@@ -13,15 +12,6 @@ def free_gb(path: Path) -> float:
     while not path.exists():
         path = path.parent
     return shutil.disk_usage(path).free / 1e9
-
-
-def check_floor(path: Path, floor_gb: float) -> None:
-    """`StateError` when less than `floor_gb` is free."""
-    free = free_gb(path)
-    if free < floor_gb:
-        raise StateError(
-            f"{path}: {free:.2f} GB free, below the floor of {floor_gb:g} GB (disk_floor_gb); free some space"
-        )
 
 
 def prune(paths: RunPaths, record: RunRecord, keep: str) -> list[Path]:

@@ -151,6 +151,7 @@ class Dispatcher:
             paths = self.study.paths(cell)
             work = job(cell.recipe, paths.root, cell.factors, counts(paths.root)["out_of_memory"])
             work["strategy"] = self.study.grid.executor.strategy
+            work["disk_floor_gb"] = self.study.grid.disk_floor_gb
             for watcher in self.watchers:
                 watcher.started(cell)
             before = _Running(cell, newest_change(paths), failures=len(failures(paths.root)), saved=saved(paths))

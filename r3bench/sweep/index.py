@@ -72,23 +72,28 @@ class Index:
                 batch.append(self._notes.get())
             last = None in batch
             latest = {note[0].run_id: note for note in batch if note is not None}  # one write per cell that moved
+            if self.mirror is None:
+                continue
             try:
                 for note in latest.values():
                     self.mirror.take(*note)
             except STORAGE_ERRORS as error:
                 self.say(f"the Optuna index at {self.url} missed an entry: {_first_line(error)}")
 
-    def _opened(self) -> "_Mirror":
+    def _opened(self) -> "_Mirror | None":
         try:
             return _Mirror(_storage(self.url), self.study)
         except (*STORAGE_ERRORS, ImportError) as error:
             if self.file is None:
                 raise ConfigError(f"storage '{self.url}': can't be opened: {_first_line(error)}") from error
-            if not self.file.exists():
-                raise
-        self.file.rename(self.file.with_suffix(".db.torn"))
-        self.say(f"{self.file}: not readable as an Optuna study; set aside and made again from the run directories")
-        return _Mirror(_storage(self.url), self.study)
+        if self.file.exists():
+            self.file.rename(self.file.with_suffix(".db.torn"))
+            self.say(f"{self.file}: not readable as an Optuna study; set aside and made again from the run directories")
+        try:
+            return _Mirror(_storage(self.url), self.study)
+        except (*STORAGE_ERRORS, OSError) as error:  # a full disk; the runs don't depend on it
+            self.say(f"{self.file}: can't be written ({_first_line(error)}); going on without an Optuna index")
+            return None
 
 
 def _first_line(error: BaseException) -> str:

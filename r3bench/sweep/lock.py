@@ -29,6 +29,10 @@ def exclusive(path: Path) -> Iterator[None]:
 
     The lock belongs to the open file, so it goes with the process however that ends; no lease, no clock. On NFS the
     kernel maps it to a server-side lock, so it also holds between nodes.
+
+    Raises:
+        Locked: it is taken.
+        StateError: the file can't be written, or its file system has no locks.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -40,6 +44,8 @@ def exclusive(path: Path) -> Iterator[None]:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise Locked(path, _holder(descriptor)) from None
+        except OSError as error:
+            raise StateError(_lockless(path, error)) from error
         me = {"pid": os.getpid(), "host": socket.gethostname(), "since": datetime.now(UTC).isoformat("T", "seconds")}
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, json.dumps(me).encode(), 0)
@@ -62,9 +68,18 @@ def holder(path: Path) -> dict[str, Any] | None:
             fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
             return _holder(descriptor)
+        except OSError as error:
+            raise StateError(_lockless(path, error)) from error
         return None
     finally:
         os.close(descriptor)
+
+
+def _lockless(path: Path, error: OSError) -> str:
+    return (
+        f"{path}: can't be locked ({error.strerror}); without locks two processes could do the same run: use a folder "
+        "on a file system that has them (NFS: with a running lock service)"
+    )
 
 
 def _holder(descriptor: int) -> dict[str, Any]:

@@ -37,7 +37,7 @@ class Steps:
     start_model: Callable[[str, str | None], str]  # (name, revision) -> folder or hub id of the untrained model
 
 
-def real_steps() -> Steps:
+def real_steps(disk_floor_gb: float = 0.0) -> Steps:
     """Training and evaluation. Imports torch, TRL and lm-eval."""
     from r3bench.evaluation.driver import evaluate
     from r3bench.training.environment import environment
@@ -45,7 +45,7 @@ def real_steps() -> Steps:
     from r3bench.training.run import train
 
     gpus = int(os.environ.get("LOCAL_WORLD_SIZE", "1")) if gpu_ids() else 1  # the cell's, free after training
-    return Steps(train, partial(evaluate, gpus=gpus), environment, model_folder)
+    return Steps(partial(train, disk_floor_gb=disk_floor_gb), partial(evaluate, gpus=gpus), environment, model_folder)
 
 
 def finished(recipe: Recipe, paths: RunPaths) -> RunRecord | None:
@@ -81,6 +81,7 @@ def run_cell(
     *,
     quiet: bool = False,
     halvings: int = 0,
+    disk_floor_gb: float = 0.0,
     steps: Steps | None = None,
 ) -> RunRecord:
     """Train and evaluate one run in `directory`; what is already there is kept.
@@ -91,6 +92,7 @@ def run_cell(
         factors: factor -> level for the record; `{"base": "model"}` evaluates the start model without training.
         quiet: no progress output.
         halvings: how often the micro-batch is halved and accumulation doubled (after running out of memory).
+        disk_floor_gb: free space that a checkpoint must leave.
         steps: in place of the real training and evaluation.
 
     Raises:
@@ -106,7 +108,7 @@ def run_cell(
         record = finished(recipe, paths)
         if record is not None:
             return record
-        steps = steps or real_steps()
+        steps = steps or real_steps(disk_floor_gb)
         before = _measured_before(paths, factors) if lead() else {}
         if lead():
             for shard in sorted(paths.evaluation.glob("*/*.parquet")):
@@ -299,5 +301,13 @@ def run_job(work: Mapping[str, Any], steps: Steps | None = None) -> dict[str, An
     recipe = parse_recipe(work["recipe"], str(directory / "config.json"))
     halvings = work["halvings"]
     with attempt(directory, halvings) if lead() else contextlib.nullcontext():
-        record = run_cell(recipe, directory, work["factors"], quiet=True, halvings=halvings, steps=steps)
+        record = run_cell(
+            recipe,
+            directory,
+            work["factors"],
+            quiet=True,
+            halvings=halvings,
+            disk_floor_gb=work.get("disk_floor_gb", 0.0),
+            steps=steps,
+        )
     return dataclasses.asdict(record)

@@ -95,22 +95,31 @@ class Progress(TrainerCallback):
 
 
 class RoomForCheckpoint(TrainerCallback):
-    """Before each checkpoint: fail with the numbers when the disk can't hold it, instead of tearing it."""
+    """Before each checkpoint: fail with the numbers when the disk can't hold it, instead of tearing it.
 
-    def __init__(self, trainer: Any) -> None:
+    Args:
+        trainer: built, not yet training.
+        floor_gb: free space that must be left besides.
+    """
+
+    def __init__(self, trainer: Any, floor_gb: float = 0.0) -> None:
         self._accelerator = trainer.accelerator
         model = trainer.model
         weights = sum(p.numel() * p.element_size() for p in model.parameters())
         trained = sum(p.numel() * p.element_size() for p in model.parameters() if p.requires_grad)
         self._bytes = weights + 2 * trained  # Adam keeps two numbers per trained one
+        self._floor = floor_gb * 1e9
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         if control.should_save:
             free = shutil.disk_usage(Path(args.output_dir).parent).free
-            short = torch.tensor([float(free < self._bytes)], device=self._accelerator.device)
+            short = torch.tensor([float(free < self._bytes + self._floor)], device=self._accelerator.device)
             if self._accelerator.gather(short).max() > 0:  # on all ranks or none: the others would wait for ever
                 need, left = f"{self._bytes / 1e9:.2f} GB", f"{free / 1e9:.2f} GB"
-                raise OSError(errno.ENOSPC, f"{args.output_dir}: a checkpoint needs about {need}, {left} are free")
+                floor = f" and {self._floor / 1e9:g} GB are to stay free" if self._floor else ""
+                raise OSError(
+                    errno.ENOSPC, f"{args.output_dir}: a checkpoint needs about {need}{floor}, {left} are free"
+                )
 
 
 class StopOnSignal(TrainerCallback):

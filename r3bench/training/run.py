@@ -33,7 +33,7 @@ from r3bench.training.tracking import check_trackers
 from r3bench.training.trainer import R3Trainer
 
 
-def train(recipe: Recipe, paths: RunPaths, *, quiet: bool = False) -> TrainRecord:
+def train(recipe: Recipe, paths: RunPaths, *, quiet: bool = False, disk_floor_gb: float = 0.0) -> TrainRecord:
     """Train a recipe in its run directory, going on from the newest complete checkpoint.
 
     Writes `metrics.jsonl`, `checkpoints/`, `model/` and, last, `train.json`; with that file present it is only read.
@@ -41,6 +41,7 @@ def train(recipe: Recipe, paths: RunPaths, *, quiet: bool = False) -> TrainRecor
     Raises:
         ConfigError: settings that contradict each other.
         Interrupted: a signal asked to stop; a checkpoint was saved.
+        OSError: (ENOSPC) a checkpoint would leave less than `disk_floor_gb` (10^9 bytes) free; none is written.
     """
     if paths.train.exists():
         return read_train(paths)
@@ -48,7 +49,7 @@ def train(recipe: Recipe, paths: RunPaths, *, quiet: bool = False) -> TrainRecor
         transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()
     with Grader(recipe.reward.timeout, recipe.reward.workers, recipe.reward.require_boxed) as grader:
-        return _run(build_trainer(recipe, paths, grader), recipe, paths, quiet)
+        return _run(build_trainer(recipe, paths, grader), recipe, paths, quiet, disk_floor_gb)
 
 
 def build_trainer(
@@ -142,7 +143,7 @@ def _adapters(section: LoraSection | None) -> Any:
     )
 
 
-def _run(trainer: R3Trainer, recipe: Recipe, paths: RunPaths, quiet: bool) -> TrainRecord:
+def _run(trainer: R3Trainer, recipe: Recipe, paths: RunPaths, quiet: bool, disk_floor_gb: float) -> TrainRecord:
     lead = trainer.accelerator.is_main_process
     if lead:
         _remove_bad(paths)
@@ -152,7 +153,7 @@ def _run(trainer: R3Trainer, recipe: Recipe, paths: RunPaths, quiet: bool) -> Tr
     stop = StopOnSignal()
     trainer.remove_callback(PrinterCallback)
     trainer.add_callback(StopAtRunawayWeights(trainer))
-    trainer.add_callback(RoomForCheckpoint(trainer))
+    trainer.add_callback(RoomForCheckpoint(trainer, disk_floor_gb))
     tokens = recipe.budget.generated_tokens
     if tokens is not None:
         trainer.add_callback(StopAtTokens(trainer, tokens))

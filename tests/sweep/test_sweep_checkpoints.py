@@ -8,6 +8,7 @@ import pytest
 from r3bench.config.load import load_recipe
 from r3bench.files import read_json, write_json
 from r3bench.records import RunPaths
+from r3bench.sweep.attempts import classify
 from r3bench.training.checkpoint import MANIFEST, fault, mark_complete
 from r3bench.training.run import train
 
@@ -103,6 +104,20 @@ def test_the_newest_checkpoints_are_kept_by_step_when_the_clock_was_set_back(cut
     longer = [*SHORT, "trainer.max_steps=10"]
     train(load_recipe("quickstart", longer), cut, quiet=True)
     assert steps(cut) == [8, 10]
+
+
+def test_a_checkpoint_that_would_leave_less_than_the_floor_is_not_written(tmp_path, monkeypatch):
+    """The run stops with the numbers, and goes on when there is space."""
+    recipe, paths = load_recipe("quickstart", SHORT), RunPaths(tmp_path)
+    with pytest.raises(OSError, match=r"checkpoint needs about 0\.00 GB and 1e\+06 GB are to stay free") as caught:
+        train(recipe, paths, quiet=True, disk_floor_gb=1e6)
+    assert classify(caught.value).kind == "disk" and not list(paths.checkpoints.glob("checkpoint-*"))
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=1000))
+    with pytest.raises(OSError, match=r"needs about 0\.00 GB, 0\.00 GB are free"):
+        train(recipe, paths, quiet=True)
+    monkeypatch.undo()
+    assert train(recipe, paths, quiet=True, disk_floor_gb=0.01).outcome == "finished"
 
 
 @pytest.mark.parametrize("rate", ["1e30", "1e5"])

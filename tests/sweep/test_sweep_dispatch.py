@@ -8,13 +8,16 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from killing import in_child
 from toy import run_toy
 
+from r3bench.analysis import render_tables
 from r3bench.errors import StateError
 from r3bench.files import read_json, read_jsonl
 from r3bench.sweep.ablate import ablate, open_study
 from r3bench.sweep.grid import parse_grid
 from r3bench.sweep.inline import InlineExecutor
+from r3bench.sweep.index import index_file  # before a test becomes another user, who may not read our modules
 from r3bench.sweep.lock import Locked, exclusive
 
 
@@ -188,13 +191,14 @@ def test_a_torn_file_is_made_again_without_training_again(home, grid, name):
     assert executions(home)[run.name] == (2 if name == "train.json" else 1)
 
 
-def test_a_torn_study_file_is_made_again(home, grid):
+@pytest.mark.parametrize("harm", ["torn", "deleted"])
+def test_a_torn_or_lost_study_file_is_made_again(home, grid, harm):
     ablate(grid, home / "runs", run=run_toy, executor=InlineExecutor(), say=quiet)
     file = home / "runs" / "toy" / "study.json"
     whole = file.read_bytes()
-    file.write_bytes(whole[:100])
+    file.write_bytes(whole[:100]) if harm == "torn" else file.unlink()
     ablate(grid, home / "runs", run=run_toy, executor=InlineExecutor(), say=quiet)
-    assert file.read_bytes() == whole
+    assert file.read_bytes() == whole and set(executions(home).values()) == {1}
 
 
 def test_a_copied_run_directory_is_ignored_beside_and_refused_in_place(home, grid):
@@ -203,9 +207,12 @@ def test_a_copied_run_directory_is_ignored_beside_and_refused_in_place(home, gri
     ablate(grid, home / "runs", run=run_toy, executor=InlineExecutor(), say=quiet)
     study = home / "runs" / "toy"
     runs = sorted(study.glob("replay-s*"))
-    shutil.copytree(runs[0], study / "copy")
+    tables = render_tables(study, "csv")
+    for copy in ("copy", f"{runs[0].name} (2)"):
+        shutil.copytree(runs[0], study / copy)
     assert ablate(grid, home / "runs", run=run_toy, executor=InlineExecutor(), say=quiet).complete
-    assert list(open_study(grid, home / "runs").foreign()) == ["copy"]
+    assert list(open_study(grid, home / "runs").foreign()) == ["copy", f"{runs[0].name} (2)"]
+    assert render_tables(study, "csv") == tables and set(executions(home).values()) == {1}
     shutil.rmtree(runs[1])
     shutil.copytree(runs[0], runs[1])
     with pytest.raises(StateError, match=f"is the record of {runs[0].name}, not of {runs[1].name}"):
@@ -213,12 +220,54 @@ def test_a_copied_run_directory_is_ignored_beside_and_refused_in_place(home, gri
 
 
 def test_a_read_only_folder_is_a_plain_error(home, grid):
-    if os.geteuid() == 0:
-        pytest.skip("root writes to read-only folders")
     (home / "runs").mkdir()
-    (home / "runs").chmod(0o500)
-    with pytest.raises(StateError, match="can't be written"):
+    (home / "runs").chmod(0o555), home.chmod(0o755)
+
+    def refused():
+        if os.geteuid() == 0:  # who could write there all the same
+            os.setresuid(65534, 65534, 65534)
+        try:
+            ablate(grid, Path("runs"), run=run_toy, executor=InlineExecutor(), say=quiet)
+        except StateError as error:
+            return 42 if str(error) == "runs/toy/study.lock: can't be written: Permission denied" else print(error)
+
+    assert in_child(refused) == 42
+
+
+def test_files_of_a_study_that_became_read_only_are_a_plain_error(home, grid):
+    """Made by someone else, say; what is finished stays."""
+    ablate(grid, home / "runs", run=run_toy, executor=InlineExecutor(), say=quiet)
+    (home / "runs" / "toy" / "study.lock").chmod(0o444), home.chmod(0o755)
+
+    def refused():
+        if os.geteuid() == 0:
+            os.setresuid(65534, 65534, 65534)
+        try:
+            ablate(grid, Path("runs"), run=run_toy, executor=InlineExecutor(), say=quiet)
+        except StateError as error:
+            return 42 if "study.lock: can't be written: Permission denied" in str(error) else print(error)
+
+    before = {p: p.read_bytes() for p in home.rglob("run.json")}
+    assert in_child(refused) == 42
+    assert before == {p: p.read_bytes() for p in home.rglob("run.json")} and len(before) == 9
+
+
+def test_a_file_system_without_locks_is_a_plain_error(home, grid, monkeypatch):
+    import errno
+    import fcntl
+
+    from r3bench.sweep.status import status
+
+    ablate(grid, home / "runs", run=run_toy, executor=InlineExecutor(), say=quiet)
+
+    def no_locks(*_):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", no_locks)
+    with pytest.raises(StateError, match=r"study\.lock: can't be locked \(No locks available\)"):
         ablate(grid, home / "runs", run=run_toy, executor=InlineExecutor(), say=quiet)
+    with pytest.raises(StateError, match=r"study\.lock: can't be locked"):
+        status(home / "runs" / "toy")
 
 
 def test_study_json_lists_the_cells(home, grid):
@@ -254,11 +303,25 @@ def test_a_disk_that_fills_up_stops_the_study_and_it_goes_on_with_space(home, gr
     filler.write_bytes(b"x" * 300_000)
     report = dispatch()
     assert "No space left" in report.reason and report.left and not report.failed
+    assert not list(small_disk.rglob("*.tmp"))
     finished = {p: p.read_bytes() for p in small_disk.glob("toy/*/run.json")}
     assert all(json.loads(content) for content in finished.values())
     filler.unlink()
     assert dispatch().complete
     assert all(p.read_bytes() == content for p, content in finished.items())
+
+
+def test_a_disk_without_room_for_the_index_runs_the_study_without_it(home, grid_values, small_disk):
+    grid = parse_grid(grid_values | {"seeds": [0], "factors": {"replay": ["off", "on"]}}, "toy.yaml")
+    (small_disk / "filler").write_bytes(b"x" * (os.statvfs(small_disk).f_bavail * 4096 - 20_000))
+    lines = []
+    report = ablate(grid, small_disk, run=run_toy, executor=InlineExecutor(), say=lines.append)
+    assert any("database or disk is full" in line and "without an Optuna index" in line for line in lines)
+    assert "No space left" in report.reason and not report.failed
+    (small_disk / "filler").unlink()
+    lines.clear()
+    assert ablate(grid, small_disk, run=run_toy, executor=InlineExecutor(), say=lines.append).complete
+    assert not any("Optuna" in line for line in lines) and index_file(small_disk / "toy").stat().st_size > 100_000
 
 
 def test_a_clock_set_back_changes_nothing(home, grid):

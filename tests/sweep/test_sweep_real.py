@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -11,10 +12,13 @@ from collections import Counter
 
 import pytest
 
+from r3bench.analysis import render_tables
 from r3bench.config.load import parse_recipe
-from r3bench.files import read_json, read_jsonl
+from r3bench.files import read_json, read_jsonl, write_json
+from r3bench.records import RunPaths
 from r3bench.sweep.ablate import open_study
 from r3bench.sweep.grid import parse_grid
+from r3bench.sweep.progress import saved as safe
 from r3bench.sweep.worker import run_cell
 
 pytestmark = pytest.mark.slow
@@ -22,10 +26,11 @@ VALUES = {
     "name": "real",
     "recipe": "quickstart",
     "factors": {"replay": ["off", "on"]},
-    "seeds": [0, 1],
+    "seeds": [0, 1, 2, 3],
     "base_model": False,
     "set": {
-        "trainer.max_steps": 12,
+        "trainer.max_steps": 40,
+        "trainer.max_completion_length": 16,
         "trainer.per_device_train_batch_size": 16,
         "trainer.save_steps": 1,
         "data.limit": 8,
@@ -36,6 +41,7 @@ VALUES = {
     "keep": "all",
     "disk_floor_gb": 0.1,
 }
+KILLS = 30
 SCRIPT = """
 import json, sys
 from pathlib import Path
@@ -49,12 +55,24 @@ if __name__ == "__main__":
 
 def outcome(run):
     """What a run came to, without its times: weights, figures, answers."""
-    record = read_json(run / "run.json")
-    for key in ("started", "ended", "commit"):
-        record.pop(key)
-    record["train"].pop("train_seconds")
+    record = timeless(run)
     answers = {str(p.relative_to(run)): p.read_bytes() for p in sorted(run.rglob("*.parquet"))}
     return json.dumps(record, sort_keys=True), answers, (run / "model" / "model.safetensors").read_bytes()
+
+
+def timeless(run):
+    record = read_json(run / "run.json")
+    record |= {"started": "2026-01-01T00:00:00+00:00", "ended": "2026-01-01T00:00:00+00:00", "commit": None}
+    record["train"]["train_seconds"] = 1.0
+    return record
+
+
+def tables(study, folder):
+    """The study's tables as text, all clocks set to the same."""
+    shutil.copytree(study, folder, ignore=shutil.ignore_patterns("checkpoints", "model", "*.db*", "*.lock"))
+    for path in folder.glob("*/run.json"):
+        write_json(path, timeless(path.parent))
+    return {to: render_tables(folder, to) for to in ("markdown", "csv", "latex")}
 
 
 def workers(study):
@@ -67,40 +85,51 @@ def workers(study):
     return found
 
 
+def progress(study):
+    """What no kill takes back: checkpoints' steps, trained models, stored answers."""
+    return sum(saved[1] + saved[0] + saved[2] for saved in (safe(RunPaths(p.parent)) for p in study.glob("*/run.lock")))
+
+
 def test_thirty_random_kills_of_workers_and_dispatchers(home):
-    calm = home / "calm"
-    grid = parse_grid(VALUES, "real.yaml")
-    for cell in open_study(grid, calm).cells:
-        run_cell(cell.recipe, calm / "real" / cell.run_id, cell.factors, quiet=True)
+    calm = open_study(parse_grid(VALUES, "real.yaml"), home / "calm")
+    for cell in calm.cells:
+        run_cell(cell.recipe, calm.paths(cell).root, cell.factors, quiet=True)
+    calm.write()
     study, draw, kills = home / "runs" / "real", random.Random(0), Counter()
     command = [sys.executable, "-c", SCRIPT, json.dumps(VALUES)]
-    process = subprocess.Popen(command, cwd=home)
-    while process.poll() is None:
-        time.sleep(draw.uniform(0.5, 3.0))
-        if sum(kills.values()) >= 30:
+    process, finished = subprocess.Popen(command, cwd=home), {}
+    while sum(kills.values()) < KILLS:
+        goal = progress(study) + draw.randint(1, 2)
+        while progress(study) < goal:
+            assert process.poll() is None, f"it ended after {dict(kills)}"
+            time.sleep(0.01)
+        time.sleep(draw.uniform(0, 0.3))
+        finished |= {p: p.read_bytes() for p in study.glob("*/run.json") if p not in finished}
+        if sum(kills.values()) % 8 == 7:
+            process.kill()
             process.wait()
-            break
-        alive = workers(study)
-        if alive and draw.random() < 0.9:
+            kills["dispatcher"] += 1
+            process = subprocess.Popen(command, cwd=home)
+        elif alive := workers(study):
             try:
                 os.kill(draw.choice(alive), signal.SIGKILL)
                 kills["worker"] += 1
             except ProcessLookupError:
                 continue
-        elif alive:
-            process.kill()
-            process.wait()
-            kills["dispatcher"] += 1
-            process = subprocess.Popen(command, cwd=home)
-    assert process.returncode == 0
+    assert process.wait() == 0
     print(dict(kills))
+    assert sum(kills.values()) == KILLS and kills["dispatcher"] >= 3
     runs = sorted(p.parent.name for p in study.glob("*/run.json"))
-    assert runs == sorted(p.parent.name for p in (calm / "real").glob("*/run.json")) and len(runs) == 4
+    assert runs == sorted(cell.run_id for cell in calm.cells) and len(runs) == 8  # none lost
+    assert all(path.read_bytes() == content for path, content in finished.items())  # none made again
+    noted = {run: read_jsonl(study / run / "attempts.jsonl") for run in runs}
     for run in runs:
-        assert outcome(study / run) == outcome(calm / "real" / run), run
-    assert sum(kills.values()) >= 10
-    noted = [r["kind"] for run in runs for r in read_jsonl(study / run / "attempts.jsonl") if r["event"] == "failure"]
-    assert set(noted) == {"preempted"}
+        assert outcome(study / run) == outcome(calm.root / run), run
+        assert noted[run][-1]["event"] == "start"  # nothing after the attempt that made the record
+    assert {line["kind"] for lines in noted.values() for line in lines if line["event"] == "failure"} == {"preempted"}
+    killed = sum(line["event"] == "failure" for lines in noted.values() for line in lines)
+    assert killed >= kills["worker"] / 2  # a kill that comes just after an attempt's end hits nothing
+    assert tables(study, home / "a" / "real") == tables(calm.root, home / "b" / "real")
 
 
 def test_a_cell_is_the_run_of_its_recipe(home):
