@@ -74,6 +74,7 @@ PANELS: dict[str, dict[str, Callable[..., None]]] = {  # shown in this order
         "analyze": result.analyze,
         "export": share.export,
         "import": share.import_,
+        "push": share.push,
     },
 }
 for _panel, _commands in PANELS.items():

@@ -1,11 +1,11 @@
-"""`export`, `import`: a study as one file."""
+"""`export`, `import`, `push`: a study as one file, a model on the hub."""
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from r3bench.commands.options import RUNS, Runs, StudyName, study_folder
+from r3bench.commands.options import RUNS, RunName, Runs, StudyName, run_folder, study_folder
 
 
 def export(
@@ -36,3 +36,23 @@ def import_(
     if study is not None and (not study or Path(study).name != study or study.startswith(".")):
         raise ConfigError(f"--study: got '{study}', expected the name of a folder, without a path")
     typer.echo(import_study(file, runs, study))
+
+
+def push(
+    run: RunName,
+    repo: Annotated[str, typer.Argument(metavar="OWNER/NAME", help="Repository on the hub; made if it isn't there.")],
+    public: Annotated[bool, typer.Option("--public", help="For everyone to see; otherwise it is private.")] = False,
+    runs: Runs = RUNS,
+) -> None:
+    """Put a finished run's model on the Hugging Face hub, with a card: cell, seed, commit, scores.
+
+    Needs a token that may write, from `hf auth login` or HF_TOKEN. No other command uploads a model.
+    """
+    from r3bench.errors import StateError
+    from r3bench.records import RunPaths
+    from r3bench.sweep.push import push_run
+
+    directory = run_folder(run, runs)
+    if directory is None:
+        raise StateError(f"run '{run}': no such folder, nor below {runs}")
+    typer.echo(push_run(RunPaths(directory), repo, public=public))

@@ -20,6 +20,8 @@ RESERVED = {  # set by the harness
     "data_seed": "use the recipe's top-level 'seed'",
     "resume_from_checkpoint": "a run resumes by itself from its newest complete checkpoint",
     "trust_remote_code": "code from a model repository is never run",
+    "push_to_hub": "`r3bench push RUN OWNER/NAME` does it afterwards, with a card",
+    "log_completions_hub_repo": "answers stay here; the run directory has them",
     "hub_token": "never put a token in a recipe; log in with the hub's own tool",
 }
 PYTHON_TYPES = {"int": (int,), "float": (int, float), "bool": (bool,), "str": (str,), "dict": (dict,), "list": (list,)}
