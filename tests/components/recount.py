@@ -1,4 +1,4 @@
-"""Every evidence counter of the four components, counted again from the rows of a recorded run."""
+"""Every evidence counter of the components, counted again from the rows of a recorded run."""
 
 import math
 from collections import Counter
@@ -55,8 +55,39 @@ class Recount(StepCheck):
             self.replay(batch, groups, mixes)
         if "retrospective" in self.on:
             self.retrospective(batch, groups, fresh)
+        for name in ("rescue", "repo", "exgrpo", "dynamic_sampling"):
+            if name in self.on:
+                self.rival(name, groups, fresh, mixes)
         self.logged(groups, fresh, mixes)
         self.number += 1
+
+    def rival(self, name, groups, fresh, mixes):
+        """The counters of a baseline that is on alone."""
+        rows = [(a, mix) for mix in mixes if mix is not None for a in mix[1]]
+        if name != "dynamic_sampling":
+            self.count(f"{name}/rows", len(rows))
+        if name == "rescue":
+            self.count("rescue/groups_all_wrong", sum(not any(group.right) for group in fresh))
+        elif name == "repo":
+            self.count("repo/groups_mixed", sum(mix is not None for mix in mixes))
+            coefficient = self.on["repo"].get("coefficient", 1.0)
+            split = self.on["repo"].get("normalisation", "split") == "split"
+            for mix, group in zip(mixes, groups, strict=True):
+                rewards = [a.task for a in mix[1]] if mix else []
+                whole = rewards if split else rewards + group.totals
+                moved = [r for r in rewards if coefficient and abs(r - mean(whole)) > 1e-12]
+                self.count("repo/rows_with_gradient", len(moved))
+        elif name == "exgrpo":
+            revisited = [mix for group, mix in zip(groups, mixes, strict=True) if group.revisited]
+            self.count("exgrpo/groups_planned", len(revisited))
+            self.count("exgrpo/groups_no_history", revisited.count(None))
+        else:
+            asked = [group for groups in self.rounds for group in groups]
+            if self.on[name].get("max_rounds", 4):
+                self.count(f"{name}/rounds", len(self.rounds))
+                self.count(f"{name}/groups_seen", len(asked))
+                self.count(f"{name}/groups_dead", sum(map(self.unwanted, asked)))
+            self.count(f"{name}/groups_dropped", sum(map(self.unwanted, groups)))
 
     def ranking(self, groups, mixes):
         s = self.on["ranking"]
@@ -183,7 +214,8 @@ class Recount(StepCheck):
             "groups/dead": np.mean([a and mix is None for a, mix in zip(alike, mixes, strict=True)]),
         }
         if fresh:
-            expected["fresh/correct"] = np.mean([right for group in fresh for right in group.right])
+            first = [group for group in self.rounds[0] if group.kind == "fresh"]  # before any is sampled again
+            expected["fresh/correct"] = np.mean([right for group in first for right in group.right])
         for key, value in expected.items():
             assert math.isclose(line[key], value, abs_tol=1e-6), key
 

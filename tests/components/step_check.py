@@ -96,7 +96,7 @@ class StepCheck:
             [self.group(batch, rows[i : i + self.size]) for i in range(0, len(rows), self.size)]
             for rows in batch.rounds
         ]
-        groups = rounds[0]
+        self.rounds, groups = rounds, list(rounds[0])
         if len(groups) == len(batch.asked) // self.size:
             for index, group in enumerate(groups):
                 swapped = group.kind == "fresh" and group.question != batch.asked[self.size * index]
@@ -181,6 +181,7 @@ class StepCheck:
         np.testing.assert_allclose(trained.advantages, row.advantage * row.weights(), atol=2e-4, rtol=2e-3)
         if trained.old is not None:
             np.testing.assert_allclose(trained.old, row.old(), atol=1e-4)
+        self.seen["given tokens replayed"] += answer.given > 0
         self.seen["weights far from 1"] += bool(np.abs(row.weights() - 1).max() > 0.1)
         return row
 
@@ -192,7 +193,7 @@ class StepCheck:
         for step in batch.steps:
             self.model.load_state_dict(step["weights"])
             self.model.zero_grad()
-            value = loss(self.model, reference, kind, cap=cap)
+            value = loss(self.model, reference, kind, cap=cap, temperature=trainer.temperature)
             value.backward()
             want = {n: p.grad for n, p in self.model.named_parameters() if p.grad is not None}
             got = step["gradients"]

@@ -37,6 +37,11 @@ def turning(completion_ids, question_id, trainer_state, **_):
     return [float(first and i % 4 == 0) for i in range(len(question_id))]
 
 
+def alternating(completion_ids, trainer_state, **_):
+    """All wrong in even epochs, all right in odd ones."""
+    return [float(int((trainer_state.epoch or 0) + 1e-6) % 2)] * len(completion_ids)
+
+
 def half_solved(completion_ids, question_id, **_):
     return [float(q != "q0" and (q == "q1" or i % 2 == 0)) for i, q in enumerate(question_id)]
 
@@ -124,6 +129,10 @@ CASES = {
     "repo, together": (repo(rows=3, normalisation="mixed"), by_tokens, GRPO, "ppo added"),
     "exgrpo": ({"exgrpo": {"start": 0.0}}, half_solved, {"steps": 8, "scale_rewards": "none"}, "shaped swapped"),
     "replay": ({"replay": {"rows": 2, "pick": "recent"}}, turning, {"scale_rewards": "batch"}, "decoupled added"),
+    "replay of continuations": (
+        {**restarted(value="random"), "replay": {"rows": 2, "from_provenance": ["fresh", "continuation"]}}, alternating,
+        {"steps": 9}, "given tokens replayed",
+    ),
 }  # fmt: skip
 FOUR = {
     "ranking": RANK,

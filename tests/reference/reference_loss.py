@@ -65,13 +65,14 @@ def constants(model, pairs, temperature=1.0):
     return [c.numpy() for c in chosen], [(-(s.exp() * s).sum(-1)).numpy() for s in found]
 
 
-def loss(model, rows, loss_type="dapo", epsilon=0.2, cap=None):
+def loss(model, rows, loss_type="dapo", epsilon=0.2, cap=None, temperature=1.0):
     """-mean of min(r A, clip(r) A) over trained tokens; a shaped row is f(r) A with r = pi / pi_b and no clip.
 
     `dapo`: over all trained tokens together; `grpo`: of each row, then over rows; `dr_grpo`: by rows x cap.
     """
     sums, counts = [], []
-    for row, now in zip(rows, logprobs(model, [(row.prompt, row.completion) for row in rows]), strict=True):
+    current = logprobs(model, [(row.prompt, row.completion) for row in rows], temperature)
+    for row, now in zip(rows, current, strict=True):
         mask = torch.tensor(row.mask, dtype=now.dtype)
 
         def number(values, like=now):
