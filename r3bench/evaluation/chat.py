@@ -1,6 +1,6 @@
 """Prompts of a model whose tokenizer is at hand: chat template, token ids, room for the answer."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from r3bench.errors import ConfigError
@@ -35,6 +35,30 @@ class ChatModel:
     def encode(self, prompt: str) -> list[int]:
         """Token ids of a prompt; a chat template writes its special tokens itself."""
         return list(self.tokenizer(text=prompt, add_special_tokens=self.template is None)["input_ids"])
+
+    def turn_ends(self) -> list[int]:
+        """The special token, if any, with which the chat template ends an answer.
+
+        Base models sold with a chat template often name only the end of a text as their end token; without this one
+        they would go on and write the user's next turn.
+        """
+        from jinja2 import TemplateError
+
+        if self.template is None:
+            return []
+        mark = "answer"
+        chat = [{"role": "user", "content": mark}, {"role": "assistant", "content": mark}]
+        try:
+            text = str(self.tokenizer.apply_chat_template(chat, tokenize=False))
+        except TemplateError:  # a template that takes no answers
+            return []
+        ids = self.tokenizer(text=text.rpartition(mark)[2].lstrip(), add_special_tokens=False)["input_ids"]
+        special = {index for index, token in self.tokenizer.added_tokens_decoder.items() if token.special}
+        return [index for index in ids[:1] if index in special]
+
+    def check(self, prompts: Iterable[str], sampling: Sampling) -> None:
+        """See `Backend.check`."""
+        self.check_length(max((len(self.encode(prompt)) for prompt in prompts), default=0), sampling)
 
     def check_length(self, longest: int, sampling: Sampling) -> None:
         """`ConfigError` if an answer at the cap after a prompt of `longest` tokens exceeds the context."""

@@ -49,7 +49,7 @@ def evaluate(
 
     Returns:
         Task -> summary, see `r3bench.evaluation.summary.summarise`; its `settings` say what it was measured under, its
-        `backend` what sampled.
+        `backend` what sampled, `version` and `digest` which task and questions.
 
     Raises:
         ConfigError: an unknown task or model, or answers longer than the model's context.
@@ -132,7 +132,7 @@ def _evaluate_task(
         )
     asked = {doc["id"] for doc in list(task.test_docs())[: section.limit]}
     rows = [row for row in shards.read(folder, settings) if row["question"] in asked]
-    return summarise(rows, section.samples)
+    return {"version": settings["version"], "digest": settings["questions"]} | summarise(rows, section.samples)
 
 
 def _graded_otherwise(folder: Path, settings: dict[str, Any], grader: str) -> list[Path]:

@@ -63,7 +63,7 @@ class HFBackend(ChatModel):
 
     def __init__(self, model: Any, tokenizer: Any, batch_size: int) -> None:
         self.model, self.tokenizer, self.batch_size = model, tokenizer, batch_size
-        self.ends = end_tokens(model, tokenizer)
+        self.ends = list(dict.fromkeys(end_tokens(model, tokenizer) + self.turn_ends()))
         self.fingerprint = fingerprint.of_model(model)
         base = model.get_base_model() if hasattr(model, "get_base_model") else model  # adapters hide the signature
         known = inspect.signature(base.forward).parameters

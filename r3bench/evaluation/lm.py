@@ -82,6 +82,8 @@ class StoredLM(LM):
                 self.progress(done, len(keys))
 
         missing = shards.blocks(list(prompts), samples, have)
+        asked = dict.fromkeys(question for block in missing for question in block.questions)
+        self.backend.check([prompts[question] for question in asked], self.sampling)
         for block, answers in self._sampled(missing, prompts, finished):
             self._store(block, answers, golds)
         texts = {(row["question"], row["repeat"]): row["response"] for row in shards.read(self.folder)}

@@ -1,7 +1,7 @@
 """What is drawn: one answer per (question, repeat), each from a random stream of its own. No torch here."""
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -55,6 +55,14 @@ class Backend(Protocol):
 
         Raises:
             ConfigError: prompt and cap don't fit the model's context.
+        """
+        ...
+
+    def check(self, prompts: Iterable[str], sampling: Sampling) -> None:
+        """Called with all prompts before the first is answered, so that nothing is sampled in vain.
+
+        Raises:
+            ConfigError: a prompt and the cap don't fit the model's context.
         """
         ...
 

@@ -10,7 +10,7 @@ import os
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -52,6 +52,11 @@ class ServerBackend:
         """The messages as JSON: the server applies its template."""
         return json.dumps(list(messages))
 
+    def check(self, prompts: Iterable[str], sampling: Sampling) -> None:
+        """See `Backend.check`; how long a prompt is the server knows."""
+        if self.context is not None and sampling.max_tokens >= self.context:
+            raise ConfigError(f"eval.max_tokens: got {sampling.max_tokens}, the server's context is {self.context}")
+
     def generate(self, draws: Sequence[Draw], sampling: Sampling, progress: Callable[[int], None]) -> list[Completion]:
         """See `r3bench.evaluation.sampling.Backend`.
 
@@ -59,8 +64,7 @@ class ServerBackend:
             ConfigError: the server refuses a request, for instance because it is longer than the context.
             StateError: the server can't be reached or keeps failing.
         """
-        if self.context is not None and sampling.max_tokens >= self.context:
-            raise ConfigError(f"eval.max_tokens: got {sampling.max_tokens}, the server's context is {self.context}")
+        self.check((), sampling)
 
         def one(draw: Draw) -> Completion:
             body = {

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from r3bench.config.sections import EvalSection
+from r3bench.files import expect
 
 KEY = "settings"  # of a task's summary
 
@@ -34,17 +35,26 @@ def measured(summaries: Mapping[str, Mapping[str, Any]], section: EvalSection, d
             keeps the stored answers if they are what is asked for.
         section: what is asked for.
         default_max_tokens: see `settings`.
+
+    Raises:
+        StateError: a summary was edited into something else; names the task and the key.
     """
     wanted = settings(section, default_max_tokens)
     for task in section.tasks:
         summary = summaries.get(task, {})
         stored = summary.get(KEY)
-        if not stored or summary["samples"] < section.samples:
+        if not stored:
+            return False
+        expect(summary, f"run.json: eval.{task}", settings=dict, samples=int)
+        if summary["samples"] < section.samples:
             return False
         if any(stored.get(key) != value for key, value in wanted.items() if key != "limit"):
             return False
         if section.backend not in ("auto", summary.get("backend", "hf")):
             return False
-        if stored["limit"] is not None and (section.limit is None or section.limit > stored["limit"]):
+        limit = stored.get("limit")
+        if limit is not None:
+            expect(stored, f"run.json: eval.{task}.{KEY}", limit=int)
+        if limit is not None and (section.limit is None or section.limit > limit):
             return False
     return True

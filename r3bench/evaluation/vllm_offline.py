@@ -43,6 +43,7 @@ class VLLMBackend(ChatModel):
         """See `Backend.generate`."""
         ids = [self.encode(draw.prompt) for draw in draws]
         self.check_length(max(map(len, ids), default=0), sampling)
+        ends = self.turn_ends()
         outputs = self._llm.generate(
             [{"prompt_token_ids": row} for row in ids],
             [
@@ -50,6 +51,7 @@ class VLLMBackend(ChatModel):
                     temperature=sampling.temperature,
                     top_p=sampling.top_p,
                     max_tokens=sampling.max_tokens,
+                    stop_token_ids=ends,
                     seed=draw.seed,
                 )
                 for draw in draws

@@ -163,7 +163,7 @@ def test_two_evaluations_of_one_folder(loaded, copied):
 
 
 def test_unknown_tasks_and_models_are_named_before_anything_is_loaded(tmp_path, monkeypatch):
-    monkeypatch.setattr(driver, "_backend", lambda *_: pytest.fail("loaded a model"))
+    monkeypatch.setattr(driver, "open_backend", lambda *_: pytest.fail("loaded a model"))
     with pytest.raises(ConfigError, match=r"no task 'embeded'.*did you mean 'embedded'"):
         run("x", tmp_path, tasks=("embeded",))
     monkeypatch.undo()

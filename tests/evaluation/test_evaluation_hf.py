@@ -173,6 +173,51 @@ def test_a_model_without_end_token_is_refused(loaded):
         end_tokens(Bare, Bare)
 
 
+TURNS = (
+    "{% for m in messages %}<|turn|>{{ m['role'] }}\n{{ m['content'] }}<|over|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|turn|>assistant\n{% endif %}"
+)
+
+
+def test_the_end_of_a_turn_ends_an_answer(loaded):
+    """A base model's tokenizer: a chat template, and an end token that is another one than the template's."""
+    import copy
+
+    model, tokenizer = loaded
+    base = copy.deepcopy(tokenizer)
+    assert HFBackend(model, base, 1).ends == end_tokens(model, base)  # ours names the same token twice
+    base.add_special_tokens({"additional_special_tokens": ["<|turn|>", "<|over|>"]})
+    base.chat_template = TURNS
+    end = base.convert_tokens_to_ids("<|over|>")
+    assert HFBackend(model, base, 1).ends == [*end_tokens(model, base), end]
+    for template in (
+        "{{ raise_exception('no assistant here') }}",
+        "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }} {% endfor %}",
+        None,
+    ):
+        base.chat_template = template
+        assert HFBackend(model, base, 1).ends == end_tokens(model, base)
+
+
+def test_a_base_model_without_chat_template_reads_the_bare_prompt(loaded, tmp_path):
+    import copy
+
+    from r3bench.config.sections import EvalSection
+    from r3bench.evaluation import shards
+    from r3bench.evaluation.driver import evaluate
+
+    model, tokenizer = loaded
+    base = copy.deepcopy(tokenizer)
+    base.chat_template = None
+    backend = HFBackend(model, base, 4)
+    assert backend.chat([{"role": "user", "content": "1 + 1 ="}]) == "1 + 1 ="
+    for style in ("boxed", "r1", "plain"):
+        section = EvalSection(samples=1, limit=2, style=style)
+        evaluate((model, base), section, tmp_path / style, default_max_tokens=8, quiet=True)
+        (_, told) = shards.read_shard(shards.files(tmp_path / style / "embedded")[0])
+        assert told["style"] == style
+
+
 LOGITS = torch.tensor([2.0, 1.0, 0.5, -1.0, -30.0])
 
 
