@@ -3,6 +3,7 @@
 import os
 import signal
 import sys
+import traceback
 
 CHANGES = {"os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.truncate", "os.chmod"}
 
@@ -38,6 +39,9 @@ def in_child(function):
         status = 1
         try:
             status = function() or 0
+        except BaseException:
+            traceback.print_exc()
+            raise
         finally:
             os._exit(status)
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])

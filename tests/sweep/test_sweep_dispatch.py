@@ -3,6 +3,7 @@
 import json
 import multiprocessing
 import os
+import tempfile
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -15,9 +16,10 @@ from r3bench.analysis import render_tables
 from r3bench.errors import StateError
 from r3bench.files import read_json, read_jsonl
 from r3bench.sweep.ablate import ablate, open_study
+from r3bench.sweep.dispatcher import Dispatcher
 from r3bench.sweep.grid import parse_grid
+from r3bench.sweep.index import index_file
 from r3bench.sweep.inline import InlineExecutor
-from r3bench.sweep.index import index_file  # before a test becomes another user, who may not read our modules
 from r3bench.sweep.lock import Locked, exclusive
 
 
@@ -219,37 +221,47 @@ def test_a_copied_run_directory_is_ignored_beside_and_refused_in_place(home, gri
         ablate(grid, home / "runs", run=run_toy, executor=InlineExecutor(), say=quiet)
 
 
-def test_a_read_only_folder_is_a_plain_error(home, grid):
-    (home / "runs").mkdir()
-    (home / "runs").chmod(0o555), home.chmod(0o755)
+@pytest.fixture
+def open_home(home, monkeypatch):
+    """A working directory that other users can reach; pytest's own are private."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        monkeypatch.chdir(folder)
+        yield Path(folder)
 
-    def refused():
+
+def refused(grid):
+    """What a user who may not write below `runs` is told by the dispatcher."""
+    study = open_study(grid, Path("runs"))  # before: our own files may be private too
+    read, write = os.pipe()
+
+    def dispatch():
         if os.geteuid() == 0:  # who could write there all the same
             os.setresuid(65534, 65534, 65534)
         try:
-            ablate(grid, Path("runs"), run=run_toy, executor=InlineExecutor(), say=quiet)
+            Dispatcher(study, InlineExecutor(), slots=1, run=run_toy, say=quiet).dispatch()
         except StateError as error:
-            return 42 if str(error) == "runs/toy/study.lock: can't be written: Permission denied" else print(error)
+            os.write(write, str(error).encode())
 
-    assert in_child(refused) == 42
+    in_child(dispatch)
+    os.close(write)
+    with open(read) as told:
+        return told.read()
 
 
-def test_files_of_a_study_that_became_read_only_are_a_plain_error(home, grid):
+def test_a_read_only_folder_is_a_plain_error(open_home, grid):
+    (open_home / "runs").mkdir()
+    (open_home / "runs").chmod(0o555)
+    assert refused(grid) == "runs/toy/study.lock: can't be written: Permission denied"
+
+
+def test_files_of_a_study_that_became_read_only_are_a_plain_error(open_home, grid):
     """Made by someone else, say; what is finished stays."""
-    ablate(grid, home / "runs", run=run_toy, executor=InlineExecutor(), say=quiet)
-    (home / "runs" / "toy" / "study.lock").chmod(0o444), home.chmod(0o755)
-
-    def refused():
-        if os.geteuid() == 0:
-            os.setresuid(65534, 65534, 65534)
-        try:
-            ablate(grid, Path("runs"), run=run_toy, executor=InlineExecutor(), say=quiet)
-        except StateError as error:
-            return 42 if "study.lock: can't be written: Permission denied" in str(error) else print(error)
-
-    before = {p: p.read_bytes() for p in home.rglob("run.json")}
-    assert in_child(refused) == 42
-    assert before == {p: p.read_bytes() for p in home.rglob("run.json")} and len(before) == 9
+    ablate(grid, open_home / "runs", run=run_toy, executor=InlineExecutor(), say=quiet)
+    (open_home / "runs" / "toy" / "study.lock").chmod(0o444)
+    before = {p: p.read_bytes() for p in open_home.rglob("run.json")}
+    assert refused(grid) == "runs/toy/study.lock: can't be written: Permission denied"
+    assert before == {p: p.read_bytes() for p in open_home.rglob("run.json")} and len(before) == 9
 
 
 def test_a_file_system_without_locks_is_a_plain_error(home, grid, monkeypatch):
@@ -294,8 +306,6 @@ def small_disk(tmp_path):
 
 
 def test_a_disk_that_fills_up_stops_the_study_and_it_goes_on_with_space(home, grid, small_disk):
-    from r3bench.sweep.dispatcher import Dispatcher
-
     def dispatch():
         return Dispatcher(open_study(grid, small_disk), InlineExecutor(), slots=1, run=run_toy, say=quiet).dispatch()
 
