@@ -1,17 +1,17 @@
 """A tiny model and a stand-in for vLLM."""
 
+import sys
 from pathlib import Path
 
 import pytest
 from standin import install
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "trainer"))  # the tiny model
+
 
 @pytest.fixture(scope="session")
 def tiny(tmp_path_factory) -> str:
     """A random model with a tokenizer and a chat template."""
-    import sys
-
-    sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "trainer"))
     from trainer_tools import build_tiny_model
 
     return build_tiny_model(tmp_path_factory.mktemp("tiny") / "model")
