@@ -94,6 +94,15 @@ class Server:
         self._guard.wait()
         raise StateError(self._ended())
 
+    def check(self, error: BaseException) -> None:
+        """After `error` of something that uses it.
+
+        Raises:
+            StateError: it has ended, which explains the error.
+        """
+        if self._guard.poll() is not None:
+            raise StateError(self._ended()) from error
+
     def stop(self) -> None:
         """End it and all it started."""
         self._guard.terminate()

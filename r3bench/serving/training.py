@@ -77,16 +77,15 @@ def served(recipe: Recipe, model: Callable[[], str], log: Path, say: Callable[[s
 
     Raises:
         ConfigError: vLLM is missing.
-        StateError: the server doesn't start.
+        StateError: the server doesn't start, or ends before the block.
     """
     if not wants_server(recipe.trainer):
         yield recipe
         return
     values = dict(recipe.trainer)
     options = {"--model-impl": str(trainer_value(values, "vllm_model_impl"))}
-    for key, option in (("vllm_max_model_length", "--max-model-len"),):
-        if values.get(key) is not None:
-            options[option] = str(values[key])
+    if values.get("vllm_max_model_length") is not None:
+        options["--max-model-len"] = str(values["vllm_max_model_length"])
     if recipe.model.revision is not None:
         options["--revision"] = recipe.model.revision
     devices = os.environ.get(GPUS)
@@ -103,4 +102,8 @@ def served(recipe: Recipe, model: Callable[[], str], log: Path, say: Callable[[s
         address = {"vllm_server_base_url": server.url}
         if "vllm_group_port" not in values:
             address["vllm_group_port"] = free_port()  # type: ignore[assignment]
-        yield dataclasses.replace(recipe, trainer={**values, **address})
+        try:
+            yield dataclasses.replace(recipe, trainer={**values, **address})
+        except OSError as error:  # the client's, after some tries
+            server.check(error)
+            raise

@@ -84,6 +84,19 @@ def test_a_run_that_is_killed_takes_its_server_along_and_goes_on(standin, recipe
 
 
 @pytest.mark.slow
+def test_a_server_that_dies_in_training_is_the_reason_given(standin, recipe, tmp_path, monkeypatch):
+    monkeypatch.setenv("STANDIN_FORK", str(tmp_path / "pids"))
+    process = r3bench("train", "served", "trainer.max_steps=1000")
+    while not standin.is_file() or standin.read_text().count("/v1/completions") < 2:
+        assert process.poll() is None, process.stderr.read()
+        time.sleep(0.05)
+    os.kill(int((tmp_path / "pids").read_text().split()[0]), signal.SIGKILL)
+    _, errors = process.communicate(timeout=600)
+    assert process.returncode == 3, errors
+    assert "r3bench: server: ended with exit code 137: see the end of its log above; its log:" in errors
+
+
+@pytest.mark.slow
 def test_cells_have_servers_of_their_own(standin, recipe, tmp_path):
     grid = {"recipe": "served", "factors": {"replay": ["off", "on"]}, "seeds": [0], "executor": {"slots": 2}}
     (tmp_path / "two.yaml").write_text(yaml.safe_dump(grid))
