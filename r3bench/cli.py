@@ -11,6 +11,7 @@ from typer.core import TyperGroup
 from r3bench.commands import find, measure, result, run, serve, share, study, verdicts
 from r3bench.commands.options import printable
 from r3bench.errors import R3BenchError, StateError
+from r3bench.threads import wait_asleep
 
 NOT_OURS = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT}  # the machine's state, not a bug
 
@@ -99,6 +100,7 @@ def _root(
 
 def main() -> None:
     """Entry point of the console script."""
+    wait_asleep()
     app()
 
 

@@ -17,6 +17,7 @@ ALLOWED: dict[str, set[str] | None] = {
     "files": BASE,
     "records": BASE,
     "devices": set(),
+    "threads": set(),
     "prompts": BASE,
     "serving": {*BASE, "config", "serving"},
     "catalog": {*BASE, "training.component"},
