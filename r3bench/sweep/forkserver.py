@@ -6,6 +6,7 @@ parent has.
 """
 
 import contextlib
+import gc
 import importlib
 import json
 import os
@@ -121,14 +122,25 @@ class ForkServer:
 
 
 def main(preload: list[str]) -> None:
-    """Import `preload`, then serve. Replies leave by a copy of stdout, so that stray prints can't spoil them."""
+    """Import the modules of `preload` and call its functions ('module:name'), then serve until stdin ends.
+
+    Replies leave by a copy of stdout, so that stray prints can't spoil them.
+    """
     replies = os.dup(1)
     os.dup2(2, 1)
-    for module in preload:
-        importlib.import_module(module)
+    for entry in preload:
+        module, _, function = entry.partition(":")
+        loaded = importlib.import_module(module)
+        if function:
+            getattr(loaded, function)()
+    gc.collect()
+    gc.freeze()  # children neither walk nor copy what is here already
     server = ForkServer(0, replies)
     server.reply({"ready": True})
     server.serve()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)  # taking torch apart would only keep the dispatcher waiting
 
 
 if __name__ == "__main__":

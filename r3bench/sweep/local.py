@@ -20,7 +20,12 @@ from r3bench.sweep.attempts import Failure, WorkerFailed
 from r3bench.sweep.child import log_file, name_of, unpack
 
 DUMP_SECONDS = 0.5  # between asking for a stack dump and asking to stop
-PRELOAD = ("torch", "trl", "r3bench.training.run", "r3bench.evaluation.driver")
+PRELOAD = (
+    "torch", "trl", "r3bench.training.run", "r3bench.evaluation.driver", "r3bench.evaluation.lm",
+    "r3bench.evaluation.hf", "lm_eval.api.task", "r3bench.training.warm:warm",
+)  # fmt: skip
+# glibc gives every large tensor of a step back to the kernel and takes it anew, page by page; so it keeps them
+ALLOCATOR = {"MALLOC_MMAP_THRESHOLD_": str(256 << 20), "MALLOC_TRIM_THRESHOLD_": str(512 << 20)}
 
 
 class ProcessFuture(Future[Any]):
@@ -63,7 +68,9 @@ class ForkExecutor(Executor):
 
     Args:
         threads: OMP threads per cell.
-        preload: modules imported once, in the server.
+        preload: modules imported and functions ('module:name') called once, in the server.
+
+    As a context manager it starts the server on entry, to import while the caller gets ready.
     """
 
     def __init__(self, threads: int = 1, preload: Sequence[str] = PRELOAD) -> None:
@@ -73,6 +80,11 @@ class ForkExecutor(Executor):
         self._server: subprocess.Popen[bytes] | None = None
         self._waiting: dict[int, tuple[ProcessFuture, Path]] = {}
         self._next = 0
+
+    def __enter__(self) -> "ForkExecutor":
+        with self._lock:
+            self._running_server()
+        return self
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> ProcessFuture:
         """Run `fn(work)` in a child; `work` has a `directory`, where the child's output goes."""
@@ -92,17 +104,21 @@ class ForkExecutor(Executor):
         return future
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Close the server's stdin; it ends when its children have."""
+        """Close the server's stdin; it ends when its children have, at once if it has none."""
         with self._lock:
             server, self._server = self._server, None
+            idle = not self._waiting
         if server is not None and server.stdin is not None:
+            if idle:  # perhaps still importing, for nothing
+                server.kill()
             server.stdin.close()
             if wait:
                 server.wait()
 
     def _running_server(self) -> subprocess.Popen[bytes]:
         if self._server is None or self._server.poll() is not None:
-            environment = {**os.environ, "OMP_NUM_THREADS": str(self.threads), "TOKENIZERS_PARALLELISM": "false"}
+            environment = {**ALLOCATOR, **os.environ}
+            environment |= {"OMP_NUM_THREADS": str(self.threads), "TOKENIZERS_PARALLELISM": "false"}
             environment["PYTHONPATH"] = os.pathsep.join(p for p in sys.path if p)
             self._server = subprocess.Popen(
                 [sys.executable, "-m", "r3bench.sweep.forkserver", *self.preload],

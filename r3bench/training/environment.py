@@ -4,6 +4,7 @@ import os
 import platform
 import subprocess
 import sys
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -29,8 +30,9 @@ def git(*arguments: str) -> str | None:
     return done.stdout
 
 
+@cache
 def source() -> dict[str, Any]:
-    """Commit of the source checkout, whether tracked files differ from it, and how."""
+    """Commit of the source checkout, whether tracked files differ from it, and how, when this process first asked."""
     root = Path(r3bench.__file__).parents[1]
     top = git("rev-parse", "--show-toplevel")
     if top is None or Path(top.strip()).resolve() != root.resolve():  # installed, not a checkout
@@ -40,6 +42,7 @@ def source() -> dict[str, Any]:
     return {"commit": commit.strip() if commit else None, "dirty": bool(diff), "diff": diff[:MAX_DIFF]}
 
 
+@cache
 def packages() -> dict[str, str | None]:
     """Installed versions of what a result depends on; None for what is absent."""
     found: dict[str, str | None] = {}
@@ -80,7 +83,7 @@ def environment() -> dict[str, Any]:
     return {
         **source(),
         **device(),
-        "packages": packages(),
+        "packages": dict(packages()),
         "python": sys.version.split()[0],
         "platform": platform.platform(),
         "processes": int(os.environ.get("WORLD_SIZE", "1")),
