@@ -6,7 +6,9 @@ token entropies: high entropy at few tokens and low entropy overall is taken as 
 | paper | here |
 |---|---|
 | p, share of tokens in K_i | `peak_fraction` |
-| E_peak, E_glob | `peak_and_global` |
+| H(o_{i,t}) | natural logarithm, whole vocabulary, at the sampling temperature |
+| L_i, tokens of a response | all sampled ones, the end of the turn included, a given prefix left out |
+| K_i, k_i = max(1, floor(p L_i)); E_peak, E_glob | `peak_and_global` |
 | i > j iff E_peak(i) > E_peak(j) and E_glob(i) < E_glob(j); S_i | `domination_scores` |
 | R_(k) = R_max (1 - k / (N - 1)) | `ramp`, `max_reward`, k from 0 to N - 1 |
 | truncated responses of an all-negative group | `scope` |
@@ -14,8 +16,12 @@ token entropies: high entropy at few tokens and low entropy overall is taken as 
 
 Left open by the paper: p, R_max, ties, N = 1, and who is ranked (text and Algorithm 1: truncated; abstract: "truncated
 or failed"). Here equal scores get equal rewards by default, because a plain sort turns row order into a reward whenever
-no row dominates another; a lone row gets 0, because nothing was compared. Entropies are those the trainer has: natural
-logarithm, whole vocabulary, at the sampling temperature (the paper does not say; equal at temperature 1).
+no row dominates another; a lone row gets 0, because nothing was compared. The temperature of the entropies is open too:
+they are those of the distribution the tokens were drawn from, the only ones TRL's fused LM head gives.
+
+Rows out of scope keep a reward of 0. So where only some rows of a group were cut off, these get R_max / 2 on average
+and the finished wrong ones nothing, whether or not any row dominates another: the text's "truncated" favours running
+into the cap over a wrong answer. `scope: failed` compares all.
 
 Group scaling cancels R_max where no row is right: an all-wrong group gets advantages of full size from this reward
 alone. `unanchored_weight` multiplies the advantages of such groups when no historic row was mixed in; 1 is the paper.
@@ -35,6 +41,10 @@ from r3bench.training.component import Component, Facts, Group, Step
 Ties = Literal["average", "stable", "random"]
 Order = Literal["domination", "reversed", "random", "length"]
 
+# Entropies closer than this (nats) are equal. The first token of all rows of a group comes from one distribution, whose
+# entropy differs between rows by rounding only; in short answers it is the peak, and noise must not rank them.
+RESOLUTION = 1e-4
+
 
 def peak_and_global(entropies: np.ndarray, peak_fraction: float) -> tuple[float, float]:
     """(E_peak, E_glob) of one response from its (L,) token entropies; NaN for an empty one."""
@@ -47,7 +57,7 @@ def peak_and_global(entropies: np.ndarray, peak_fraction: float) -> tuple[float,
 
 def domination_scores(peak: np.ndarray, overall: np.ndarray) -> np.ndarray:
     """S_i, the number of rows that row i dominates, from (N,) peak and global entropies. NaN rows take no part."""
-    above = (peak[:, None] > peak[None, :]) & (overall[:, None] < overall[None, :])
+    above = (peak[:, None] - peak[None, :] > RESOLUTION) & (overall[None, :] - overall[:, None] > RESOLUTION)
     return above.sum(axis=1)
 
 

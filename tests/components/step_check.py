@@ -126,8 +126,8 @@ class StepCheck:
             answers.append(
                 Answer(
                     row.question, row.prompt, row.completion, row.given, kind, row.task, row.scored[0] >= 1,
-                    row.completion[-1] not in self.ends, probabilities, entropies.tolist(), batch.step,
-                    int(batch.epoch), row.ranking,
+                    row.completion[-1] not in self.ends, probabilities, entropies.tolist(),
+                    batch.step, int(batch.epoch), row.ranking,
                 )
             )  # fmt: skip
         assert len({(a.question, a.kind, tuple(a.prompt), a.given) for a in answers}) == 1, "a group has one prompt"
@@ -168,7 +168,6 @@ class StepCheck:
         if mix.exact is not None:
             want = Counter(tuple(a.completion) for a in mix.exact)
             assert Counter(tuple(a.completion) for a in drawn) == want, "not the rows the rule names"
-        self.seen["age"] += sum(batch.step - a.step for a in drawn)
         return drawn
 
     def historic_row(self, answer, trained, advantage, mix):
@@ -176,14 +175,32 @@ class StepCheck:
         assert trained.prompt == self.bare[answer.question]
         mask = [0] * answer.given + [1] * (len(answer.completion) - answer.given)
         assert trained.mask == mask
-        behaviour = np.array(answer.logprobs)
-        row = Row(trained.prompt, trained.completion, mask, float(advantage), now, mix.rule, behaviour, mix.clip)
+        rows = [  # the same tokens may be stored more than once, each with its own log-probs
+            Row(
+                trained.prompt,
+                trained.completion,
+                mask,
+                float(advantage),
+                now,
+                mix.rule,
+                np.array(a.logprobs),
+                mix.clip,
+            )
+            for a in mix.pool
+            if a.completion == answer.completion
+        ]
+        row = min(rows, key=lambda row: self.misfit(row, trained))
         np.testing.assert_allclose(trained.advantages, row.advantage * row.weights(), atol=2e-4, rtol=2e-3)
         if trained.old is not None:
             np.testing.assert_allclose(trained.old, row.old(), atol=1e-4)
         self.seen["given tokens replayed"] += answer.given > 0
         self.seen["weights far from 1"] += bool(np.abs(row.weights() - 1).max() > 0.1)
         return row
+
+    @staticmethod
+    def misfit(row, trained):
+        found = np.abs(row.advantage * row.weights() - trained.advantages).max()
+        return found if trained.old is None else found + np.abs(row.old() - trained.old).max()
 
     # ------------------------------------------------------------------ loss and gradient
 

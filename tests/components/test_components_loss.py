@@ -97,6 +97,7 @@ CASES = {
     "ranking": (ranked(), all_wrong, THREE, "ranked with spread"),
     "ranking, all rows": (ranked(scope="failed"), all_wrong, THREE, "ranked with spread"),
     "ranking, anywhere": (ranked(scope="truncated_anywhere"), rarely, THREE, "ranked with spread"),
+    "ranking, warm": (ranked(), all_wrong, {"temperature": 1.6, **THREE}, "ranked with spread"),
     "ranking, ties in row order": (ranked(ties="stable"), all_wrong, THREE, "ranked with spread"),
     "ranking, ties drawn": (ranked(ties="random"), all_wrong, THREE, "ranked with spread"),
     "ranking, random": (ranked(order="random"), all_wrong, THREE, "ranked with spread"),

@@ -87,6 +87,14 @@ def test_an_empty_response_neither_dominates_nor_is_dominated():
     np.testing.assert_allclose(rewards, [0.5, 0.125, 0.125])
 
 
+def test_rounding_decides_nothing():
+    """The first token's entropy is the same for all rows of a group but for its last bits."""
+    noisy = [np.array([5.0 + 1e-6 * i, 0.1 * i, 0.2]) for i in range(3)]
+    assert rank_rewards(noisy[::-1]).tolist() == rank_rewards(noisy).tolist() == [0.25] * 3
+    apart = [np.array([5.0 + 1e-3 * i, 0.1 * (3 - i), 0.2]) for i in range(3)]
+    np.testing.assert_allclose(rank_rewards(apart), [0.0, 0.25, 0.5])
+
+
 def ranked(settings, groups, entropies, memory=None, number=10):
     component = make("ranking", settings)
     component.step = step(groups, memory, number)

@@ -41,11 +41,12 @@ def peak_and_global(entropies, p):
     return sum(top) / k, sum(entropies) / len(entropies)
 
 
-def dominated(figures):
-    """S_i: number of j with E_peak(i) > E_peak(j) and E_glob(i) < E_glob(j)."""
+def dominated(figures, resolution=1e-4):
+    """S_i: number of j with E_peak(i) > E_peak(j) and E_glob(i) < E_glob(j); closer than `resolution` is equal."""
     scores = []
     for i, (peak, whole) in enumerate(figures):
-        scores.append(sum(1 for j, (p, g) in enumerate(figures) if j != i and peak > p and whole < g))
+        others = [pair for j, pair in enumerate(figures) if j != i]
+        scores.append(sum(1 for p, g in others if peak - p > resolution and g - whole > resolution))
     return scores
 
 

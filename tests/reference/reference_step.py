@@ -21,7 +21,7 @@ class Answer:
     correct: bool
     truncated: bool
     logprobs: list  # of its tokens, when and as it was sampled
-    entropies: list
+    entropies: list  # of the distributions its tokens were drawn from
     step: int = 0
     epoch: int = 0
     ranking: float = 0.0  # what the ranking's column held
