@@ -10,6 +10,7 @@ import dataclasses
 import json
 import os
 import queue
+import re
 import signal
 import subprocess
 import sys
@@ -27,6 +28,7 @@ from r3bench.evaluation.chat import ChatModel
 from r3bench.evaluation.sampling import Completion, Draw, Sampling, batches
 
 TAIL = 15  # lines of a worker's log that are shown when it ends
+ERROR = re.compile(r"\b\w*(Error|Exception): .*")  # the last line of a traceback
 
 
 class Worker:
@@ -79,10 +81,13 @@ class Worker:
         code = self._process.wait()
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
         self._log.seek(0)
-        lines = self._log.read()[-20_000:].decode(errors="replace").rstrip().splitlines()[-TAIL:]
-        print("\n".join(lines), file=sys.stderr)
+        lines = self._log.read()[-200_000:].decode(errors="replace").rstrip().splitlines()
+        print("\n".join(lines[-TAIL:]), file=sys.stderr)
         hint = " (the system does that when memory runs out)" if code == -signal.SIGKILL else ""
-        return f"a sampling process {how}{hint}; the end of its log is above; answered shards are kept"
+        # an engine is a process of its own: its error comes first, the one that says it ended last
+        found = [cause for line in lines if (cause := ERROR.search(line))]
+        cause = f": {found[0][0].strip()[:300]}" if found and code > 0 else ""
+        return f"a sampling process {how}{hint}{cause}; the end of its log is above; answered shards are kept"
 
     def close(self) -> None:
         """End the process and all it started."""

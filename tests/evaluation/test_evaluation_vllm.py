@@ -24,7 +24,8 @@ SECTION = EvalSection(tasks=("embedded",), samples=3, limit=70, temperature=0.6,
 
 
 def asked(log: Path) -> list[dict]:
-    return [json.loads(line) for line in log.read_text().splitlines()]
+    """The complete lines of the stand-in's log, which may still be written to."""
+    return [json.loads(line) for line in log.read_text().rpartition("\n")[0].splitlines()]
 
 
 def records(out: Path) -> list[dict]:
@@ -116,6 +117,12 @@ def test_an_engine_that_does_not_start(standin, model_path, tmp_path, monkeypatc
     with pytest.raises(ConfigError, match="can't be loaded: no kernel for this device"):
         evaluate(f"vllm:{model_path}", EvalSection(limit=1), tmp_path, default_max_tokens=8, quiet=True)
     monkeypatch.delenv("STANDIN_FAIL")
+    monkeypatch.setenv("STANDIN_CRASH", "12 GiB for keys and values, 3 GiB are free")
+    with pytest.raises(
+        StateError, match=r"ended with exit code 1: ValueError: 12 GiB for keys .* 3 GiB are free; the end"
+    ):
+        evaluate(f"vllm:{model_path}", EvalSection(limit=1), tmp_path, default_max_tokens=8, quiet=True)
+    monkeypatch.delenv("STANDIN_CRASH")
     with pytest.raises(ConfigError, match="unexpected keyword argument 'max_model_length'"):
         section = EvalSection(limit=1, engine={"max_model_length": 5})
         evaluate(f"vllm:{model_path}", section, tmp_path, default_max_tokens=8, quiet=True)
@@ -135,10 +142,10 @@ def test_a_process_that_is_killed_ends_the_evaluation_and_costs_only_its_shard(
 ):
     import threading
 
-    monkeypatch.setenv("STANDIN_SLOW", "1")
+    monkeypatch.setenv("STANDIN_SLOW", "3")
 
     def kill() -> None:
-        while not standin.is_file() or len(asked(standin)) < 100:
+        while not standin.is_file() or not asked(standin):  # one shard was sampled, the other one is
             time.sleep(0.05)
         os.kill(asked(standin)[-1]["pid"], signal.SIGKILL)
 

@@ -34,6 +34,9 @@ class LLM:
         print("INFO: the engine talks on stdout")
         if os.environ.get("STANDIN_FAIL"):
             raise ValueError(os.environ["STANDIN_FAIL"])
+        if os.environ.get("STANDIN_CRASH"):  # in the engine's own process
+            print("(EngineCore) ERROR ValueError: " + os.environ["STANDIN_CRASH"])
+            raise RuntimeError("Engine core initialization failed. See root cause above.")
         self.model, self.tensor_parallel_size, self.llm_engine = model, tensor_parallel_size, _Engine()
 
     def get_tokenizer(self):
