@@ -75,6 +75,7 @@ PANELS: dict[str, dict[str, Callable[..., None]]] = {  # shown in this order
         "analyze": result.analyze,
         "export": share.export,
         "import": share.import_,
+        "merge": share.merge,
         "push": share.push,
     },
 }

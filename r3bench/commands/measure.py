@@ -95,7 +95,7 @@ def _of_run(directory: Path, changes: list[str]) -> tuple[str, "EvalSection", in
         raise StateError(f"{directory}: has no model (not trained to the end, or its weights were not kept)")
     cap = int(trainer_value(recipe.trainer, "max_completion_length"))
     section = _section(plain(recipe.eval), changes)
-    use_vllm = bool(trainer_value(recipe.trainer, "use_vllm"))
+    use_vllm = bool(trainer_value(recipe.trainer, "use_vllm")) and recipe.model.saved_whole
     return str(paths.model), resolve(section, paths.evaluation, use_vllm=use_vllm), cap
 
 
@@ -114,7 +114,12 @@ def _of_model(name: str, changes: list[str]) -> tuple[str, "EvalSection", int]:
         return engine + folder, section, section.max_tokens
     from transformers import AutoConfig
 
-    context = getattr(AutoConfig.from_pretrained(folder), "max_position_embeddings", None) or 65536
+    from r3bench.files import read_json
+    from r3bench.training.names import ADAPTER
+
+    alone = Path(folder, ADAPTER)  # adapters: the context is their start model's
+    whole = read_json(alone)["base_model_name_or_path"] if alone.is_file() else folder
+    context = getattr(AutoConfig.from_pretrained(whole), "max_position_embeddings", None) or 65536
     return engine + folder, section, min(context // 2, 32768)
 
 

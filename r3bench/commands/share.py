@@ -1,4 +1,4 @@
-"""`export`, `import`, `push`: a study as one file, a model on the hub."""
+"""`export`, `import`, `merge`, `push`: a study as one file, adapters as a whole model, a model on the hub."""
 
 from pathlib import Path
 from typing import Annotated
@@ -36,6 +36,26 @@ def import_(
     if study is not None and (not study or Path(study).name != study or study.startswith(".")):
         raise ConfigError(f"--study: got '{study}', expected the name of a folder, without a path")
     typer.echo(import_study(file, runs, study))
+
+
+def merge(
+    run: Annotated[str, typer.Argument(metavar="RUN|FOLDER", help="A run, or a folder with adapters alone.")],
+    dest: Annotated[Path, typer.Argument(metavar="DEST", help="Folder to make.")],
+    runs: Runs = RUNS,
+) -> None:
+    """Merge low-rank adapters into the weights they were trained on, as an ordinary model folder."""
+    from r3bench.files import read_json
+    from r3bench.training.merge import merge as merge_adapters
+    from r3bench.training.names import ADAPTER
+
+    directory = run_folder(run, runs)
+    if directory is None:
+        merge_adapters(Path(run), dest)
+    else:
+        model = directory / "model"
+        adapters = model if (model / ADAPTER).is_file() else model / "adapter"
+        merge_adapters(adapters, dest, read_json(directory / "config.json")["model"]["dtype"])
+    typer.echo(dest)
 
 
 def push(

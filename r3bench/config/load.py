@@ -177,6 +177,8 @@ def config_hash(recipe: Recipe) -> str:
         node, default = (values[section[0]], defaults[section[0]]) if section else (values, defaults)
         if node[key] == default[key]:
             del node[key]
+    if values["model"]["lora"] is not None:
+        del values["model"]["lora"]["merge"]  # how it is saved
     values["trainer"] = {key: value for key, value in values["trainer"].items() if key not in SILENT}
     identity = json.dumps({key: values[key] for key in RUN_SECTIONS if key in values}, sort_keys=True)
     return hashlib.sha256(identity.encode()).hexdigest()[:12]

@@ -12,6 +12,7 @@ class LoraSection:
     alpha: int = 32  # scale; the update is multiplied by alpha / rank
     dropout: float = 0.0  # dropout on the adapter's input; anything above 0 makes the on-policy ratio noisy
     target_modules: str | tuple[str, ...] = "all-linear"  # module names that get an adapter
+    merge: bool = True  # save whole weights with the adapters merged in, too; not part of the run's identity
 
     def __post_init__(self) -> None:
         if self.rank < 1:
@@ -28,6 +29,11 @@ class ModelSection:
     revision: str | None = None  # hub commit or tag; pin it for anything published
     dtype: Literal["float32", "bfloat16", "auto"] = "float32"  # dtype of the trained weights
     lora: LoraSection | None = None  # adapters; null trains all weights
+
+    @property
+    def saved_whole(self) -> bool:
+        """Whether a finished run has whole weights, as vLLM needs them, and not adapters alone."""
+        return self.lora is None or self.lora.merge
 
 
 @dataclass(frozen=True)

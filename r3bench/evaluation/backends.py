@@ -8,6 +8,7 @@ from typing import Any
 from r3bench.config.sections import EvalSection
 from r3bench.errors import ConfigError, StateError
 from r3bench.evaluation.sampling import Backend
+from r3bench.training.names import ADAPTER
 
 VLLM = "vllm:"  # in front of a model that is to be sampled with vLLM
 
@@ -80,6 +81,8 @@ def open_backend(model: str | Path | tuple[Any, Any], section: EvalSection, gpus
             f"--tensor-parallel: got {tensor_parallel}, expected a divisor of the {gpus} GPUs given by --gpus"
         )
     name = str(model).removeprefix(VLLM)
+    if vllm and (Path(name) / ADAPTER).is_file():
+        raise ConfigError(f"model 'vllm:{name}': holds adapters alone; `r3bench merge` makes whole weights of them")
     if vllm or gpus > 1:
         from r3bench.evaluation.pool import Pool
 

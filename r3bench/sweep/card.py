@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from r3bench.config.sections import Recipe
+from r3bench.config.sections import LoraSection, Recipe
 from r3bench.files import write_text
 from r3bench.records import RunPaths, RunRecord
 
@@ -20,7 +20,7 @@ def model_card(recipe: Recipe, record: RunRecord) -> str:
         "Commit": record.commit or "not known",
         "Base model": recipe.model.name + (f" at {recipe.model.revision}" if recipe.model.revision else ""),
         "Questions": recipe.data.name,
-        "Adapters": f"merged, rank {recipe.model.lora.rank}; also in adapter/" if recipe.model.lora else "none",
+        "Adapters": _adapters(recipe.model.lora),
         "Components": on + (f" (never acted: {', '.join(idle)})" if idle else ""),
         "Training": f"{record.train.outcome}, {record.train.steps} updates, {record.train.generated_tokens} tokens "
         f"sampled on {record.train.processes} x {record.train.device}",
@@ -60,6 +60,12 @@ def write_card(recipe: Recipe, record: RunRecord, paths: RunPaths) -> Path | Non
     path = paths.model / "README.md"
     write_text(path, model_card(recipe, record))
     return path
+
+
+def _adapters(lora: LoraSection | None) -> str:
+    if lora is None:
+        return "none"
+    return f"merged, rank {lora.rank}; also in adapter/" if lora.merge else f"alone, rank {lora.rank}; not merged"
 
 
 def _on_hub(name: str) -> bool:

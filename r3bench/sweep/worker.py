@@ -146,7 +146,8 @@ def _section(recipe: Recipe, paths: RunPaths) -> EvalSection:
         return recipe.eval
     from r3bench.evaluation.backends import resolve
 
-    section = resolve(recipe.eval, paths.evaluation, use_vllm=bool(trainer_value(recipe.trainer, "use_vllm")))
+    use_vllm = bool(trainer_value(recipe.trainer, "use_vllm")) and recipe.model.saved_whole
+    section = resolve(recipe.eval, paths.evaluation, use_vllm=use_vllm)
     spread = int(trainer_value(recipe.trainer, "vllm_tensor_parallel_size"))
     if section.backend == "vllm" and spread > 1:  # a model too large for one GPU in training is so here
         return dataclasses.replace(section, engine={"tensor_parallel_size": spread, **section.engine})

@@ -10,7 +10,7 @@ from r3bench.config.sections import ModelSection
 from r3bench.errors import ConfigError
 from r3bench.training import embedded, embedded_model, smollm
 from r3bench.training.model_cache import cached_folder
-from r3bench.training.names import BUILT_IN, check_model_name
+from r3bench.training.names import ADAPTER, BUILT_IN, check_model_name
 
 
 def model_folder(name: str, revision: str | None = None) -> str:
@@ -48,6 +48,10 @@ def load_model(section: ModelSection) -> tuple[PreTrainedModel, PreTrainedTokeni
         ConfigError: as `model_folder`, and when the hub can't be reached or holds no such model.
     """
     source = model_folder(section.name, section.revision)
+    if (Path(source) / ADAPTER).is_file():
+        raise ConfigError(
+            f"model.name: '{section.name}' holds adapters alone, expected whole weights (`r3bench merge`)"
+        )
     options: dict[str, Any] = {"revision": section.revision} if section.revision else {}
     try:
         tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=False, padding_side="left", **options)

@@ -180,7 +180,7 @@ def _run(trainer: R3Trainer, recipe: Recipe, paths: RunPaths, quiet: bool, disk_
             "the same command goes on from there"
         )
     if outcome == "finished":
-        save_model(trainer, paths.model)
+        save_model(trainer, paths.model, merge=recipe.model.saved_whole)
     found = device()
     record = TrainRecord(
         outcome=outcome,  # type: ignore[arg-type]
@@ -215,17 +215,24 @@ def _notes(paths: RunPaths) -> Path:
     return paths.root / "notes.jsonl"
 
 
-def save_model(trainer: R3Trainer, folder: Path) -> None:
-    """Save the trained model as a plain folder (adapters merged in, and also on their own in `adapter/`)."""
+def save_model(trainer: R3Trainer, folder: Path, *, merge: bool = True) -> None:
+    """Save the trained model as a plain folder, adapters merged in and also on their own in `adapter/`.
+
+    Adapters alone (with `merge=False` in `folder` itself) come with the tokenizer; loading them loads the start model,
+    too.
+    """
     lead = trainer.accelerator.is_main_process
     folder.parent.mkdir(parents=True, exist_ok=True)
     temporary = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}.")) if lead else folder.parent
     unwrapped = trainer.accelerator.unwrap_model(trainer.model)
     if hasattr(unwrapped, "merge_and_unload"):
         if lead:
-            unwrapped.save_pretrained(temporary / "adapter")
-            unwrapped.merge_and_unload().save_pretrained(temporary)
-            trl_adapter.tokenizer(trainer).save_pretrained(temporary)
+            adapters = temporary / "adapter" if merge else temporary
+            unwrapped.save_pretrained(adapters)
+            trl_adapter.tokenizer(trainer).save_pretrained(adapters)
+            if merge:
+                unwrapped.merge_and_unload().save_pretrained(temporary)
+                trl_adapter.tokenizer(trainer).save_pretrained(temporary)
     elif trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled:
         target = [str(temporary)]
         if trainer.accelerator.num_processes > 1:

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 from safetensors.numpy import load_file
 from typer.testing import Result
@@ -69,11 +70,72 @@ def test_a_tracker_that_is_there_is_passed_on(folder: Path, monkeypatch: pytest.
     assert found.run_name == "run-s0"
 
 
-def test_tensorboard_gets_the_components_figures(r3bench: Callable[..., Result], folder: Path) -> None:
-    pytest.importorskip("tensorboard", reason="tensorboard is not installed")
-    result = r3bench("train", "quickstart", *SHORT, "trainer.report_to=tensorboard", "components.replay=on")
+def test_tensorboard_gets_what_the_metrics_file_gets(r3bench: Callable[..., Result], folder: Path) -> None:
+    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    acting = ("data.limit=2", "components.replay.warmup=0", "trainer.max_steps=4")
+    result = r3bench("train", "quickstart", *SHORT, *acting, "trainer.report_to=tensorboard")
     assert result.exit_code == 0, result.stderr
     (events,) = folder.rglob("events.out.tfevents.*")
-    content = events.read_bytes()
-    assert b"train/reward" in content
-    assert b"replay/" in content
+    found = accumulator.EventAccumulator(str(events))
+    found.Reload()
+    (metrics,) = folder.glob("runs/*/metrics.jsonl")
+    lines = [json.loads(line) for line in metrics.read_text().splitlines()]
+    shown = [key for key in lines[-1] if f"train/{key}" in found.Tags()["scalars"]]
+    assert {"reward", "loss", "grad_norm", "groups/homogeneous"} <= set(shown)  # the last: of components
+    for key in shown:
+        written = {line["step"]: line[key] for line in lines if key in line}
+        assert {event.step: event.value for event in found.Scalars(f"train/{key}")} == pytest.approx(written), key
+
+
+GREEDY = ("--tasks", "embedded", "--samples", "1", "temperature=0", "limit=20", "max_tokens=48", "--quiet")
+
+
+def answers(folder: Path) -> list[str]:
+    """The answers below an evaluation's folder, by question."""
+    rows = [row for path in sorted(folder.glob("embedded/*.parquet")) for row in pq.read_table(path).to_pylist()]
+    return [row["response"] for row in sorted(rows, key=lambda row: row["question"])]
+
+
+def test_adapters_alone_merged_and_merged_on_request_answer_alike(r3bench: Callable[..., Result], folder: Path) -> None:
+    lora = (
+        "model.lora.rank=4",
+        "model.lora.alpha=16",
+        "trainer.learning_rate=1e-2",
+        "eval.temperature=0",
+        "eval.limit=20",
+    )
+    settings = (*SHORT[:2], "eval.samples=1", *lora, "--quiet")
+    runs = {}
+    for name, merge in (("whole", "true"), ("alone", "false")):
+        done = r3bench("train", "quickstart", *settings, f"model.lora.merge={merge}", "--runs", name, "--json")
+        assert done.exit_code == 0, done.stderr
+        runs[name] = folder / name / json.loads(done.stdout)["run_id"]
+    assert runs["whole"].name == runs["alone"].name, "how it is saved is no part of the run"
+    assert not (runs["alone"] / "model" / "model.safetensors").exists()
+    assert "| Adapters | alone, rank 4; not merged |" in (runs["alone"] / "model" / "README.md").read_text()
+    merged = r3bench("merge", runs["alone"].name, "merged", "--runs", "alone")
+    assert (merged.exit_code, merged.stdout) == (0, "merged\n"), merged.stderr
+    assert (folder / "merged" / "model.safetensors").is_file()
+    for model, out in (
+        ("embedded", "base"), ("merged", "request"), (str(runs["whole"] / "model" / "adapter"), "adapter"),
+    ):  # fmt: skip
+        done = r3bench("eval", model, *GREEDY, "--out", out)
+        assert done.exit_code == 0, done.stderr
+    trained = answers(runs["whole"] / "eval")
+    assert len(trained) == 20
+    assert trained != answers(folder / "base"), "nothing was learnt"
+    assert trained == answers(runs["alone"] / "eval") == answers(folder / "adapter") == answers(folder / "request")
+
+    for words, message in (
+        (("merge", runs["alone"].name, "merged", "--runs", "alone"), "merged: already there"),
+        (("merge", "merged", "other"), "has no adapter_config.json"),
+        (("eval", f"vllm:{runs['alone'] / 'model'}"), "holds adapters alone; `r3bench merge` makes whole weights"),
+        (
+            ("train", "quickstart", f"model={runs['alone'] / 'model'}", "--quiet"),
+            "holds adapters alone, expected whole",
+        ),
+    ):
+        refused = r3bench(*words)
+        assert refused.exit_code in (2, 3)
+        assert message in refused.stderr.splitlines()[-1]
+    assert not (folder / "other").exists()
