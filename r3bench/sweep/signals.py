@@ -19,7 +19,8 @@ def stoppable() -> Iterator[None]:
     """In a scheduler's job: its warning before the time limit (SIGUSR2) and SIGTERM end the attempt with what it has.
 
     Training takes SIGTERM over while it runs, and saves first; anywhere else `Stopped` is raised at once, since an
-    evaluation keeps every finished block of answers.
+    evaluation keeps every finished block of answers. The warning counts once: SLURM sends it to a job's processes, and
+    srun passes on what it gets itself.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -32,16 +33,18 @@ def stoppable() -> Iterator[None]:
         signal.signal(number, signal.SIG_DFL)  # a forked child: as if we weren't here
         os.kill(os.getpid(), number)
 
-    def warn(_number: int, _frame: Any) -> None:
+    def warn(number: int, _frame: Any) -> None:
         if os.getpid() == owner:
+            signal.signal(number, signal.SIG_IGN)
             os.kill(owner, signal.SIGTERM)
 
-    old = {signal.SIGTERM: signal.signal(signal.SIGTERM, stop), signal.SIGUSR2: signal.signal(signal.SIGUSR2, warn)}
+    signal.signal(signal.SIGTERM, stop)
+    signal.signal(signal.SIGUSR2, warn)
     try:
         yield
-    finally:
-        for number, before in old.items():
-            signal.signal(number, before)
+    finally:  # not as before: what is left is to hand over the result, and no late signal may keep it from that
+        for number in (signal.SIGTERM, signal.SIGUSR2):
+            signal.signal(number, signal.SIG_IGN)
 
 
 @contextmanager
@@ -51,7 +54,13 @@ def passing_on(process: "subprocess.Popen[bytes]") -> Iterator[None]:
         yield
         return
 
-    def pass_on(_number: int, _frame: Any) -> None:
+    passed = False
+
+    def pass_on(number: int, _frame: Any) -> None:
+        nonlocal passed
+        passed = True
+        if number == signal.SIGUSR2:  # see `stoppable`
+            signal.signal(number, signal.SIG_IGN)
         process.terminate()
 
     old = {number: signal.signal(number, pass_on) for number in (signal.SIGTERM, signal.SIGUSR2)}
@@ -59,7 +68,7 @@ def passing_on(process: "subprocess.Popen[bytes]") -> Iterator[None]:
         yield
     finally:
         for number, before in old.items():
-            signal.signal(number, before)
+            signal.signal(number, signal.SIG_IGN if passed else before)
 
 
 @contextmanager

@@ -60,12 +60,10 @@ def explained(component, evidence):
     )
 
 
-def effective(name, config, record):
+def effective(config, record):
     """What of a cell can have changed its weights: everything of its configuration but components that did nothing."""
     components = {c: settings for c, settings in config["components"].items() if record["acted"][c]}
     evidence = record["evidence"]
-    if "ranking" in components and not evidence.get("ranking/dominations"):  # all equal, whatever the order
-        components["ranking"] = components["ranking"] | {"order": "domination"}
     if "replay" in components and not evidence.get("replay/groups_all_right"):  # nothing but positives is wanted
         components["replay"] = components["replay"] | {"labels": "both"}
     sections = {key: config[key] for key in ("model", "data", "trainer", "reward", "budget", "seed")}
@@ -99,7 +97,7 @@ def test_a_shipped_grid_runs_to_its_tables(home, name):
         assert all(line["loss"] is not None and line["grad_norm"] is not None for line in lines)
         trained = (folder / "model" / "model.safetensors").read_bytes()
         weights.setdefault(trained, []).append(cell["name"])
-        differing.setdefault(effective(cell["name"], config, record), set()).add(trained)
+        differing.setdefault(effective(config, record), set()).add(trained)
     print(name, sorted(weights.values()), sorted(acted))
     # what differs in anything that acted is trained differently, and the same is trained the same
     assert len(weights) == len(differing), sorted(weights.values())

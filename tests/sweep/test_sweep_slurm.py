@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
 from pathlib import Path
@@ -17,9 +18,11 @@ from toy import run_toy
 pytest.importorskip("submitit", reason="submitit is not installed")
 
 from r3bench.files import read_json, read_jsonl
+from r3bench.records import RunPaths
 from r3bench.sweep.ablate import ablate, open_study
 from r3bench.sweep.grid import ExecutorSection, parse_grid
 from r3bench.sweep.slurm import SlurmExecutor
+from r3bench.sweep.worker import run_cell
 
 
 def test_a_study_of_jobs_with_a_bug_and_a_death(home, grid_values, monkeypatch):
@@ -129,7 +132,7 @@ print("COMPLETE", report.complete)
 
 def run_slowly(work):
     """Takes long enough to be caught in the middle."""
-    time.sleep(4)
+    time.sleep(float(os.environ.get("SLOWLY", "4")))
     return run_toy(work)
 
 
@@ -156,17 +159,15 @@ def test_jobs_outlive_a_killed_dispatcher_and_are_adopted_by_the_next(home, grid
     assert Counter(r["run"] for r in read_jsonl(study / "executions.jsonl")) == dict.fromkeys(jobs, 1)
 
 
-@pytest.mark.slow
-def test_a_cancelled_job_is_submitted_again(home, grid_values, slurm):
+def test_a_cancelled_job_is_submitted_again(home, grid_values, slurm, monkeypatch):
     grid = parse_grid(
         grid_values | {"seeds": [0], "base_model": False, "factors": {"replay": ["off", "on"]}}, "toy.yaml"
     )
+    monkeypatch.setenv("SLOWLY", "2")
     lines = []
 
     def say(line):
         lines.append(line)
-
-    import threading
 
     def cancel():
         deadline = time.monotonic() + 60
@@ -184,3 +185,47 @@ def test_a_cancelled_job_is_submitted_again(home, grid_values, slurm):
         report = ablate(grid, home / "runs", run=run_slowly, executor=pool, slots=99, say=say)
     thread.join()
     assert report.complete and any("preempted" in line and "CANCELLED" in line for line in lines)
+
+
+@pytest.mark.slow
+def test_training_that_slurm_warns_saves_and_goes_on_in_another_job(home, slurm):
+    """The signal that comes before a time limit, sent early; real training, which ends as if nothing had happened."""
+    values = {
+        "name": "warned",
+        "recipe": "quickstart",
+        "factors": {"replay": ["off", "on"]},
+        "design": "list",
+        "cells": [{"replay": "on"}],
+        "seeds": [0],
+        "base_model": False,
+        "set": {"trainer.max_steps": 12, "trainer.per_device_train_batch_size": 16, "data.limit": 8},
+        "eval": {"samples": 1, "limit": 8},
+        "retries": {"preempted": 0},
+        "disk_floor_gb": 0.1,
+    }
+    study = open_study(parse_grid(values, "warned.yaml"), home / "runs")
+    run = study.paths(study.cells[0])
+
+    def warn():
+        deadline = time.monotonic() + 300
+        while len(read_jsonl(run.metrics)) < 2 and time.monotonic() < deadline:
+            time.sleep(0.05)
+        subprocess.run(["scancel", "--signal=USR2", read_json(run.root / "slurm.json")["job"]], check=False)
+
+    thread = threading.Thread(target=warn)
+    thread.start()
+    with slurm_pool() as pool:
+        report = ablate(study.grid, home / "runs", executor=pool, slots=1, say=lambda line: None)
+    thread.join()
+    assert report.complete
+    assert [line["event"] for line in read_jsonl(run.root / "attempts.jsonl")] == ["start", "stopped", "start"]
+    assert len(list((run.root / "slurm").glob("*submitted.pkl"))) == 2
+    calm = RunPaths(home / "calm")
+    run_cell(study.cells[0].recipe, calm.root, study.cells[0].factors, quiet=True)
+    assert (run.model / "model.safetensors").read_bytes() == (calm.model / "model.safetensors").read_bytes()
+    timings = ("elapsed", "step_time")
+    lines = [
+        [{k: v for k, v in line.items() if not any(t in k for t in timings)} for line in read_jsonl(paths.metrics)]
+        for paths in (run, calm)
+    ]
+    assert lines[0] == lines[1] and len(lines[0]) == 12
