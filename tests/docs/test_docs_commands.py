@@ -25,10 +25,12 @@ from r3bench.config.load import parse_recipe
 from r3bench.sweep.grid import load_grid, parse_grid
 
 ELSEWHERE = {  # pages whose commands need a prepared study, or that have none
-    "design.md": "sketches of the interface",
+    "design.md": None,  # sketches of the interface
     "statistics.md": "tests/analysis/test_analysis_docs.py",
     "tables.md": "tests/analysis/test_analysis_docs.py",
 }
+SHELL = {"sweep.md": "tests/sweep/test_sweep_docs.py"}  # `sh` blocks: their cells are toys
+SILENT = {"", "json", "text"}  # languages of what is shown and not done
 WALKED = {page.name: blocks(page.read_text()) for page in sorted(DOCS.glob("*.md")) if page.name not in ELSEWHERE}
 SMALL = {  # of the quickstart recipe: two questions a step, which come back at every step
     "data": {"limit": 2},
@@ -144,11 +146,47 @@ def run(command: str, block: Block, where: str) -> str:
 # ------------------------------------------------------------------------------------------------ every page
 
 
-def test_commands_are_not_hidden_in_other_languages() -> None:
-    for page, found in WALKED.items():
-        for block in found:
-            hidden = block.language not in ("bash", "sh") and re.search(r"^\$? ?r3bench ", block.text, re.M)
-            assert not hidden, f"docs/{page}:{block.line}"
+def test_every_block_is_run_or_marked() -> None:
+    """A block is walked here, run by the test file that is named for it, or shows something and holds no command."""
+    for page in sorted(DOCS.glob("*.md")):
+        for block in blocks(page.read_text()):
+            where = f"docs/{page.name}:{block.line}"
+            if page.name in ELSEWHERE:
+                runner = ELSEWHERE[page.name]
+                assert runner is not None or block.language not in ("bash", "sh"), where
+            elif block.language == "sh":
+                runner = SHELL.get(page.name)
+                assert runner is not None, f"{where}: say bash, so that it is walked"
+            else:
+                runner = None
+                assert block.language in {"bash", "python", "yaml", *SILENT}, f"{where}: {block.language}"
+            if runner is not None:
+                assert page.name in (DOCS.parent / runner).read_text(), f"{runner} doesn't read {page.name}"
+            hidden = block.language in SILENT and not block.saved_as and re.search(r"^\$? ?r3bench ", block.text, re.M)
+            assert not hidden or block.language == "text", f"{where}: a command that nothing runs"
+
+
+def test_every_fence_is_a_block() -> None:
+    """The reader of blocks skips none: every opening fence of a page is one that it found."""
+    for page in sorted(DOCS.glob("*.md")):
+        text = page.read_text()
+        outputs = len(re.findall(r"^```\n(?:<!-- [^\n]* -->\n)*```text\n", text, re.M))
+        assert len(re.findall(r"^ *(?:```|~~~)", text, re.M)) == 2 * (len(blocks(text)) + outputs), page.name
+
+
+def test_commands_in_running_text_exist() -> None:
+    from typer.main import get_command
+
+    known = get_command(app).commands  # type: ignore[attr-defined]
+    for page in (DOCS.parent / "README.md", *sorted(DOCS.glob("*.md"))):
+        for text in re.findall(r"(?<!`)`r3bench ([^`]+)`(?!`)", page.read_text()):
+            name, *words = text.replace("\n", " ").split()
+            if name == "COMMAND" or name.startswith("-"):
+                continue
+            assert name in known, f"{page.name}: r3bench {text}"
+            options = {option for parameter in known[name].params for option in parameter.opts}
+            wrong = [word for word in words if word.startswith("--") and word not in {*options, "--help"}]
+            assert not wrong, f"{page.name}: r3bench {text}"
 
 
 def test_links_lead_to_pages_and_headings() -> None:
