@@ -1,25 +1,29 @@
 """Sampling from a transformers model: own loop over forward passes, so that every answer has its own random stream.
 
-A prompt is read once for all its repeats; prompts of similar length share a batch; rows that are done leave it.
+A prompt is read once for all its repeats; prompts of similar length share a batch; rows that are done leave it and
+others take their places.
 An answer depends on the model, its prompt and its stream. Which rows share its batch enters only through the rounding
 of floating-point sums, so it is repeated exactly when its batch is (same shard, same machine).
 """
 
 import contextlib
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch.nn.functional import pad
 
 from r3bench.errors import ConfigError, Diverged
 from r3bench.evaluation import fingerprint
 from r3bench.evaluation.chat import ChatModel
-from r3bench.evaluation.sampling import Completion, Draw, Sampling, Stream, batches
+from r3bench.evaluation.sampling import Completion, Draw, Sampling, Stream, stretches
 
 NUCLEUS = 512  # likeliest tokens looked at first for top-p; the whole vocabulary is sorted only if they don't suffice
-COMPACT = 0.75  # rows still running, as a share of the batch, at which finished rows are taken out
+COMPACT = 0.75  # rows still running, as a share of the batch, at which finished rows are replaced
 
 
 def choose(logits: torch.Tensor, uniforms: torch.Tensor, temperature: float, top_p: float) -> torch.Tensor:
@@ -48,6 +52,57 @@ def choose(logits: torch.Tensor, uniforms: torch.Tensor, temperature: float, top
     place = torch.searchsorted(mass, target, right=True).clamp(max=mass.shape[-1] - 1)
     chosen = place if ids is None else ids.gather(-1, place)
     return chosen[:, 0]
+
+
+@dataclass
+class Rows:
+    """The answers of a batch that are under way. W columns have been read; `tokens` has not."""
+
+    names: list[int]  # which answer each of the B rows belongs to
+    cache: Any  # keys and values of W columns
+    mask: torch.Tensor  # (B, W), 0 where a row is padded; on the left
+    positions: torch.Tensor  # (B, 1), of the last column
+    tokens: torch.Tensor = field(default_factory=lambda: torch.empty(0))  # (B,), chosen last
+    ended: set[int] = field(default_factory=set)  # names of rows that only wait to be dropped
+
+    @property
+    def can_grow(self) -> bool:
+        """Whether rows may join: every layer keeps all columns, in the usual layout."""
+        from transformers.cache_utils import DynamicLayer
+
+        return all(type(layer) is DynamicLayer for layer in self.cache.layers)
+
+    def drop_ended(self) -> None:
+        """Keep the rows that go on, and the columns that one of them uses."""
+        keep = [i for i, name in enumerate(self.names) if name not in self.ended]
+        index = torch.tensor(keep, device=self.mask.device)
+        self.cache.batch_select_indices(index)
+        self.mask, self.positions, self.tokens = self.mask[index], self.positions[index], self.tokens[index]
+        self.names, self.ended = [self.names[i] for i in keep], set()
+        unused = int(self.mask.any(0).int().argmax())
+        if unused and self.can_grow:
+            self.mask = self.mask[:, unused:]
+            for layer in self.cache.layers:
+                layer.keys, layer.values = layer.keys[..., unused:, :], layer.values[..., unused:, :]
+
+    def joined(self, other: "Rows") -> "Rows":
+        """The rows of both, padded to the wider one's columns."""
+        width = max(self.mask.shape[1], other.mask.shape[1])
+        for rows in (self, other):
+            missing = width - rows.mask.shape[1]
+            rows.mask = pad(rows.mask, (missing, 0))
+            for layer in rows.cache.layers:
+                layer.keys, layer.values = (pad(x, (0, 0, missing, 0)) for x in (layer.keys, layer.values))
+        for layer, new in zip(self.cache.layers, other.cache.layers, strict=True):
+            layer.keys, layer.values = torch.cat([layer.keys, new.keys]), torch.cat([layer.values, new.values])
+        return Rows(
+            self.names + other.names,
+            self.cache,
+            torch.cat([self.mask, other.mask]),
+            torch.cat([self.positions, other.positions]),
+            torch.cat([self.tokens, other.tokens]),
+            self.ended | other.ended,
+        )
 
 
 class HFBackend(ChatModel):
@@ -90,34 +145,65 @@ class HFBackend(ChatModel):
 
     def generate(self, draws: Sequence[Draw], sampling: Sampling, progress: Callable[[int], None]) -> list[Completion]:
         """See `Backend.generate`."""
-        prompts = {draw.prompt: self.encode(draw.prompt) or [self.ends[0]] for draw in draws}
+        prompts = {prompt: self.encode(prompt) or [self.ends[0]] for prompt in dict.fromkeys(d.prompt for d in draws)}
         self.check_length(max(map(len, prompts.values()), default=0), sampling)
         done: dict[int, Completion] = {}
         with evaluating(self.model):
-            for rows in batches([len(prompts[draw.prompt]) for draw in draws], draws, self.batch_size):
-                batch = self._sample([draws[i] for i in rows], prompts, sampling)
-                done.update(zip(rows, batch, strict=True))
-                progress(len(rows))
+            for stretch in stretches([len(prompts[draw.prompt]) for draw in draws], draws, self.batch_size):
+                size = self.batch_size
+                while left := {i: (prompts[draws[i].prompt], draws[i].seed) for i in stretch if i not in done}:
+                    try:
+                        for i, ids in self._decode(left, sampling, size):
+                            text = self.tokenizer.decode(ids, skip_special_tokens=True)
+                            done[i] = Completion(text, len(ids), ids[-1] not in self.ends)
+                            progress(1)
+                    except torch.OutOfMemoryError:
+                        if size == 1:
+                            raise
+                        size //= 2  # answers that were under way begin again, with the same numbers
+                    if size < self.batch_size:
+                        torch.cuda.empty_cache()
         return [done[i] for i in range(len(draws))]
 
-    def _sample(self, draws: Sequence[Draw], prompts: dict[str, list[int]], sampling: Sampling) -> list[Completion]:
-        try:
-            ids = self._decode([prompts[draw.prompt] for draw in draws], [draw.seed for draw in draws], sampling)
-        except torch.OutOfMemoryError:
-            if len(draws) == 1:
-                raise
-            ids = None
-        if ids is None:
-            torch.cuda.empty_cache()
-            half = len(draws) // 2
-            return self._sample(draws[:half], prompts, sampling) + self._sample(draws[half:], prompts, sampling)
-        texts = self.tokenizer.batch_decode(ids, skip_special_tokens=True)
-        return [
-            Completion(text, len(row), not row or row[-1] not in self.ends)
-            for text, row in zip(texts, ids, strict=True)
-        ]
+    def _decode(
+        self, wanted: Mapping[int, tuple[list[int], int]], sampling: Sampling, size: int
+    ) -> Iterator[tuple[int, list[int]]]:
+        """Answers as they end.
 
-    def _decode(self, prompts: Sequence[list[int]], seeds: Sequence[int], sampling: Sampling) -> list[list[int]]:
+        Args:
+            wanted: (prompt ids, seed of the stream) under the name of each answer, in the order in which they begin.
+            sampling: how tokens are chosen.
+            size: rows of the batch.
+
+        Yields:
+            Name and token ids.
+        """
+        waiting = deque(wanted)
+        answers: dict[int, list[int]] = {name: [] for name in wanted}
+        streams = {name: Stream(seed) for name, (_, seed) in wanted.items()}
+        batch: Rows | None = None
+        while waiting or batch is not None:
+            if waiting and (batch is None or (batch.can_grow and len(batch.names) <= COMPACT * size)):
+                begun = [waiting.popleft() for _ in range(min(len(waiting), size - (len(batch.names) if batch else 0)))]
+                fresh, logits = self._read(begun, [wanted[name][0] for name in begun])
+                yield from self._extend(fresh, logits, answers, streams, sampling)
+                batch = fresh if batch is None else batch.joined(fresh)
+            assert batch is not None
+            running = len(batch.names) - len(batch.ended)
+            if running == 0:
+                batch = None
+                continue
+            if running <= COMPACT * len(batch.names):
+                batch.drop_ended()
+                if waiting and batch.can_grow and running <= COMPACT * size:
+                    continue
+            batch.mask = torch.cat([batch.mask, batch.mask.new_ones((len(batch.names), 1))], dim=-1)
+            batch.positions = batch.positions + 1
+            logits = self._forward(batch.tokens[:, None], batch.mask, batch.positions, batch.cache)
+            yield from self._extend(batch, logits, answers, streams, sampling)
+
+    def _read(self, names: list[int], prompts: Sequence[list[int]]) -> tuple["Rows", torch.Tensor]:
+        """New rows after their prompts, equal ones read once; with the logits (B, V) of their first tokens."""
         from transformers import DynamicCache
 
         device = self.model.device
@@ -135,36 +221,28 @@ class HFBackend(ChatModel):
         logits = self._forward(ids, mask, positions, cache)
         owner = torch.tensor([place[tuple(prompt)] for prompt in prompts], device=device)
         cache.batch_select_indices(owner)
-        logits, mask, positions = logits[owner], mask[owner], positions[owner, -1:]
+        return Rows(list(names), cache, mask[owner], positions[owner, -1:]), logits[owner]
 
-        streams = [Stream(seed) for seed in seeds]
-        answers: list[list[int]] = [[] for _ in prompts]
-        ends = torch.tensor(self.ends, device=device)
-        rows = list(range(len(prompts)))  # which answer each row of the batch belongs to
-        running = [True] * len(rows)
-        for step in range(sampling.max_tokens):
-            uniforms = torch.tensor([streams[row].next() for row in rows], dtype=torch.float64)
-            if device.type != "mps":
-                uniforms = uniforms.to(device)
-            tokens = choose(logits, uniforms, sampling.temperature, sampling.top_p)
-            ended = torch.isin(tokens, ends).tolist()
-            for place_, (row, token) in enumerate(zip(rows, tokens.tolist(), strict=True)):
-                if running[place_]:
-                    answers[row].append(token)
-                    running[place_] = not ended[place_]
-            left = sum(running)
-            if left == 0 or step + 1 == sampling.max_tokens:
-                break
-            if left <= COMPACT * len(rows):
-                keep = [i for i, runs in enumerate(running) if runs]
-                index = torch.tensor(keep, device=device)
-                cache.batch_select_indices(index)
-                tokens, mask, positions = tokens[index], mask[index], positions[index]
-                rows, running = [rows[i] for i in keep], [True] * left
-            mask = torch.cat([mask, mask.new_ones((len(rows), 1))], dim=-1)
-            positions = positions + 1
-            logits = self._forward(tokens[:, None], mask, positions, cache)
-        return answers
+    def _extend(
+        self,
+        rows: "Rows",
+        logits: torch.Tensor,
+        answers: dict[int, list[int]],
+        streams: dict[int, Stream],
+        sampling: Sampling,
+    ) -> Iterator[tuple[int, list[int]]]:
+        """One token for every row that hasn't ended; those that end with it."""
+        uniforms = torch.tensor([streams[name].next() for name in rows.names], dtype=torch.float64)
+        if rows.mask.device.type != "mps":
+            uniforms = uniforms.to(rows.mask.device)
+        rows.tokens = choose(logits, uniforms, sampling.temperature, sampling.top_p)
+        for name, token in zip(rows.names, rows.tokens.tolist(), strict=True):
+            if name in rows.ended:
+                continue
+            answers[name].append(token)
+            if token in self.ends or len(answers[name]) == sampling.max_tokens:
+                rows.ended.add(name)
+                yield name, answers[name]
 
     def _forward(self, ids: torch.Tensor, mask: torch.Tensor, positions: torch.Tensor, cache: Any) -> torch.Tensor:
         out = self.model(

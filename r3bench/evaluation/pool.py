@@ -1,8 +1,8 @@
 """Sampling in processes of their own, each on its GPUs: the answers are those of one process, only sooner.
 
-The unit of work is what one process would have sampled together (a batch for transformers, a shard or a part of one for
-vLLM), so how many processes there are changes no answer. vLLM always samples this way: its engine prints, keeps memory
-and starts processes, none of which belongs into the one that evaluates or has just trained.
+The unit of work is what one process would have sampled together (a stretch for transformers, a shard or a part of one
+for vLLM), so how many processes there are changes no answer. vLLM always samples this way: its engine prints, keeps
+memory and starts processes, none of which belongs into the one that evaluates or has just trained.
 """
 
 import contextlib
@@ -25,7 +25,7 @@ from r3bench.config.strict import plain
 from r3bench.devices import alone, cpu_cores, gpu_ids
 from r3bench.errors import ConfigError, StateError
 from r3bench.evaluation.chat import ChatModel
-from r3bench.evaluation.sampling import Completion, Draw, Sampling, batches
+from r3bench.evaluation.sampling import Completion, Draw, Sampling, stretches
 
 TAIL = 15  # lines of a worker's log that are shown when it ends
 ERROR = re.compile(r"\b\w*(Error|Exception): .*")  # the last line of a traceback
@@ -147,7 +147,7 @@ class Pool(ChatModel):
             size = -(-len(draws) // self._pieces)
             parts = [list(range(start, min(start + size, len(draws)))) for start in range(0, len(draws), size)]
         else:
-            parts = batches([lengths[draw.prompt] for draw in draws], draws, self._batch_size)
+            parts = stretches([lengths[draw.prompt] for draw in draws], draws, self._batch_size)
         futures = [
             self._threads.submit(self._run, [draws[i] for i in part], sampling, progress) for part in parts if part
         ]

@@ -8,6 +8,7 @@ from typing import Protocol
 import numpy as np
 
 BLOCK = 64  # uniforms drawn at a time
+STRETCH = 4  # batches whose answers follow each other in one
 
 
 @dataclass(frozen=True)
@@ -75,8 +76,11 @@ class Backend(Protocol):
         ...
 
 
-def batches(lengths: Sequence[int], draws: Sequence[Draw], size: int) -> list[list[int]]:
-    """Which draws are sampled together: indices in lists of up to `size`, prompts of similar length in one.
+def stretches(lengths: Sequence[int], draws: Sequence[Draw], size: int) -> list[list[int]]:
+    """Which draws are sampled together: indices in lists of up to `STRETCH` batches, prompts of similar length in one.
+
+    Within a stretch answers that end make room for others, so a batch is full until the last ones; stretches don't
+    depend on each other.
 
     Args:
         lengths: of the prompts, in tokens.
@@ -84,7 +88,7 @@ def batches(lengths: Sequence[int], draws: Sequence[Draw], size: int) -> list[li
         size: rows of a batch.
     """
     order = sorted(range(len(draws)), key=lambda i: (lengths[i], draws[i].question, i))
-    return [order[start : start + size] for start in range(0, len(order), size)]
+    return [order[start : start + STRETCH * size] for start in range(0, len(order), STRETCH * size)]
 
 
 def draw_seed(seed: int, question: str, repeat: int) -> int:

@@ -105,7 +105,7 @@ def test_truncation_is_recorded(backend):
 def test_progress_counts_every_answer(backend):
     counts = []
     HFBackend(backend.model, backend.tokenizer, 16).generate(draws(backend, 25, range(2)), GREEDY, counts.append)
-    assert sum(counts) == 50 and len(counts) == 4
+    assert sum(counts) == 50 and len(counts) > 4  # as they end, not batch by batch
 
 
 def test_training_flags_and_random_state_are_left_alone(loaded):
@@ -137,17 +137,61 @@ def test_a_context_that_is_too_short_is_said_with_the_numbers(backend):
 def test_too_little_memory_halves_the_batch(backend, monkeypatch):
     wanted = draws(backend, 10, [0])
     normal = backend.generate(wanted, SAMPLED, ignore)
-    decode, sizes = HFBackend._decode, []
+    forward, sizes, counts = HFBackend._forward, [], []
 
-    def tight(self, prompts, seeds, sampling):
-        sizes.append(len(prompts))
-        if len(prompts) > 3:
+    def tight(self, ids, mask, positions, cache):
+        sizes.append(len(ids))
+        if len(ids) > 3 or (len(sizes) == 12 and ids.shape[1] == 1):  # also in the middle of an answer
             raise torch.OutOfMemoryError
-        return decode(self, prompts, seeds, sampling)
+        return forward(self, ids, mask, positions, cache)
 
-    monkeypatch.setattr(HFBackend, "_decode", tight)
-    assert backend.generate(wanted, SAMPLED, ignore) == normal
-    assert sizes[:3] == [10, 5, 2]
+    monkeypatch.setattr(HFBackend, "_forward", tight)
+    small = HFBackend(backend.model, backend.tokenizer, 8)
+    assert small.generate(wanted, SAMPLED, counts.append) == normal
+    assert sizes[:3] == [8, 4, 2] and max(sizes[3:]) <= 2 and sum(counts) == 10
+    monkeypatch.setattr(HFBackend, "_forward", lambda *_: (_ for _ in ()).throw(torch.OutOfMemoryError))
+    with pytest.raises(torch.OutOfMemoryError):
+        small.generate(wanted, SAMPLED, ignore)
+
+
+def test_answers_that_end_make_room_for_others(loaded, monkeypatch):
+    """The batch stays full until the last answers, and no wider than its longest row."""
+    backend = HFBackend(*loaded, batch_size=16)
+    wanted = draws(backend, 16, range(4))
+    longest = max(len(backend.encode(draw.prompt)) for draw in wanted)
+    forward, steps = HFBackend._forward, []
+
+    def seen(self, ids, mask, positions, cache):
+        if ids.shape[1] == 1:
+            steps.append(mask.shape)
+        return forward(self, ids, mask, positions, cache)
+
+    monkeypatch.setattr(HFBackend, "_forward", seen)
+    together = backend.generate(wanted, SAMPLED, ignore)
+    rows, columns = zip(*steps, strict=True)
+    most = max(answer.tokens for answer in together)
+    full = [count for count in rows[: len(rows) - most] if count > 12]  # before the last answers have begun
+    assert max(rows) == 16 and len(full) >= len(rows) - most > 0
+    assert max(columns) <= longest + most
+    assert len(rows) - most < 1.4 * sum(answer.tokens for answer in together) / 16
+    assert together == HFBackend(*loaded, batch_size=64).generate(wanted, SAMPLED, ignore)
+
+
+def test_layers_that_forget_are_sampled_batch_by_batch(loaded):
+    """A sliding window keeps the last columns only: rows can't join, and the answers are the same anyway."""
+    from transformers import MistralConfig, MistralForCausalLM
+
+    _, tokenizer = loaded
+    torch.manual_seed(0)
+    config = MistralConfig(
+        vocab_size=len(tokenizer), hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, sliding_window=8, max_position_embeddings=256, eos_token_id=tokenizer.eos_token_id,
+    )  # fmt: skip
+    model = MistralForCausalLM(config).eval()
+    alone = HFBackend(model, tokenizer, 1)
+    wanted = draws(alone, 5, range(3))
+    short = Sampling(1.0, 1.0, 20)
+    assert HFBackend(model, tokenizer, 4).generate(wanted, short, ignore) == alone.generate(wanted, short, ignore)
 
 
 def test_the_fingerprint_follows_the_weights(loaded):

@@ -97,18 +97,31 @@ def test_the_hub_is_not_asked_for_whatever_is_newest(monkeypatch):
 
 
 @pytest.mark.slow
-def test_the_command_line_of_lm_eval_runs_the_pack_alone(model_path, tmp_path):
+@pytest.mark.parametrize("style", ["boxed", "r1"])
+def test_the_command_line_of_lm_eval_runs_the_pack_alone(model_path, tmp_path, style):
+    """Every task (those without files only where $R3BENCH_DATA is set), all repeats scored, prompts in the style."""
     import json
 
+    names = [name for name in SIZES if name.startswith("embedded") or os.environ.get("R3BENCH_DATA")]
     command = [
         sys.executable, "-m", "lm_eval", "--model", "hf", "--model_args", f"pretrained={model_path},dtype=float32",
-        "--include_path", str(EVALS), "--tasks", "embedded", "--limit", "6", "--apply_chat_template", "--device", "cpu",
-        "--batch_size", "8", "--gen_kwargs", "max_gen_toks=32", "--output_path", str(tmp_path), "--log_samples",
+        "--include_path", str(EVALS), "--tasks", ",".join(names), "--limit", "2", "--apply_chat_template", "--device",
+        "cpu", "--batch_size", "8", "--gen_kwargs", "max_gen_toks=24", "--output_path", str(tmp_path), "--log_samples",
+        "--metadata", json.dumps({"style": style}),
     ]  # fmt: skip
     subprocess.run(command, check=True, env={**os.environ, "HF_HUB_OFFLINE": "1"}, capture_output=True)
-    (result,) = tmp_path.rglob("results_*.json")
-    scores = json.loads(result.read_text())["results"]["embedded"]
-    (samples,) = tmp_path.rglob("samples_*.jsonl")
-    rows = [json.loads(line) for line in samples.read_text().splitlines()]
-    assert [len(row["filtered_resps"][0]) for row in rows] == [4] * 6  # all repeats were scored
-    assert scores["avg@k,all"] == pytest.approx(sum(row["avg@k"] for row in rows) / 6)
+    (path,) = tmp_path.rglob("results_*.json")
+    result = json.loads(path.read_text())
+    assert set(result["results"]) == set(names)
+    for name in names:
+        scores = result["results"][name]
+        assert result["versions"][name] == 1.0 and result["n-samples"][name] == {
+            "original": SIZES[name],
+            "effective": 2,
+        }
+        (samples,) = tmp_path.rglob(f"samples_{name}_2*.jsonl")
+        rows = [json.loads(line) for line in samples.read_text().splitlines()]
+        assert [len(row["filtered_resps"][0]) for row in rows] == [4] * 2  # all repeats were scored
+        assert scores["avg@k,all"] == pytest.approx(sum(row["avg@k"] for row in rows) / 2)
+        for row in rows:
+            assert instruct(row["doc"]["problem"], style) in row["arguments"]["gen_args_0"]["arg_0"]
