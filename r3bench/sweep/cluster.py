@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from r3bench.errors import ConfigError, StateError
-from r3bench.files import read_json, write_json
+from r3bench.files import expect, read_json, write_json
 from r3bench.sweep.attempts import FailureKind
 from r3bench.sweep.child import call_to
 from r3bench.sweep.grid import ExecutorSection
@@ -91,7 +91,7 @@ class RayExecutor(QueueExecutor):
         if not file.exists():
             return None
         try:
-            found = read_json(file)
+            found = expect(read_json(file), file, actor=str, reply=str)
         except StateError:
             return None
         job = RayJob(found["actor"], Path(found["reply"]))

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from r3bench.errors import ConfigError, StateError
-from r3bench.files import read_json, write_json
+from r3bench.files import expect, read_json, write_json
 from r3bench.sweep.attempts import FailureKind
 from r3bench.sweep.child import call_to
 from r3bench.sweep.grid import ExecutorSection
@@ -119,7 +119,7 @@ class SlurmExecutor(QueueExecutor):
         if self.cluster != "slurm" or not file.exists():
             return None
         try:
-            found = read_json(file)
+            found = expect(read_json(file), file, job=str, reply=str)
         except StateError:
             return None
         job = SlurmJob(found["job"], Path(found["reply"]))

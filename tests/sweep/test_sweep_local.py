@@ -127,6 +127,32 @@ def test_an_ended_dispatcher_leaves_no_process_and_goes_on_when_started_again(ho
     assert executions(home)[hung.run_id] == 2 and sum(executions(home).values()) == 5
 
 
+def _ignores(pid, number):
+    lines = dict(line.split(":\t", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
+    return bool(int(lines["SigIgn"], 16) >> (number - 1) & 1)
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_the_first_signal_waits_for_running_cells_and_the_second_kills_them(home, grid_values, number):
+    grid_values |= {"seeds": [0], "base_model": False, "retries": {"preempted": 0}}
+    grid = parse_grid(grid_values, "toy.yaml")
+    cell = trouble(home, grid, "bonus", "stubborn")
+    process = _dispatcher(home, grid_values)
+    log = home / "runs" / "toy" / cell.run_id / "attempts.jsonl"
+    _wait_for(lambda: read_jsonl(log) and len(list((home / "runs").glob("toy/*/run.json"))) == 3)
+    worker = read_jsonl(log)[0]["pid"]
+    _wait_for(lambda: _ignores(worker, signal.SIGTERM))
+    process.send_signal(number)
+    time.sleep(1.5)
+    assert process.poll() is None and _alive(worker)
+    process.send_signal(number)
+    output, _ = process.communicate(timeout=60)
+    assert "LEFT 1 SIG" in output and not _alive(worker)
+    assert [line["event"] for line in read_jsonl(log)] == ["start"]  # killed on request: no failure
+    with ForkExecutor(preload=PRELOAD) as pool:
+        assert ablate(grid, home / "runs", run=run_toy, executor=pool, slots=2, say=quiet).complete
+
+
 def test_a_lost_fork_server_is_started_again(home, grid_values):
     grid = parse_grid(grid_values, "toy.yaml")
     with ForkExecutor(preload=PRELOAD) as pool:

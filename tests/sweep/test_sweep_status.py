@@ -1,6 +1,7 @@
 """`status`: every state a run can be in, from files alone."""
 
 import json
+import threading
 
 import pytest
 from toy import run_toy
@@ -12,7 +13,7 @@ from r3bench.sweep.attempts import Failure, give_up, note, note_failure
 from r3bench.sweep.grid import parse_grid
 from r3bench.sweep.inline import InlineExecutor
 from r3bench.sweep.lock import exclusive
-from r3bench.sweep.status import status, status_data, status_table, studies
+from r3bench.sweep.status import status, status_data, status_table, studies, watch
 
 
 def test_every_state(home, grid_values):
@@ -67,3 +68,25 @@ def test_every_state(home, grid_values):
 def test_no_study_is_a_plain_error(home):
     with pytest.raises(StateError, match="no study here"):
         status(home / "runs" / "toy")
+
+
+def test_watching_ends_with_the_last_run(home, grid_values):
+    ablate(
+        parse_grid(grid_values, "toy.yaml"),
+        home / "runs",
+        run=run_toy,
+        executor=InlineExecutor(),
+        say=lambda line: None,
+    )
+    record = next((home / "runs" / "toy").glob("base-s0-*")) / "run.json"
+    whole, seen = record.read_bytes(), []
+    record.unlink()
+
+    def finish():
+        seen.append(thread.is_alive())
+        record.write_bytes(whole)
+
+    thread = threading.Timer(0.5, finish)
+    thread.start()
+    watch(home / "runs" / "toy", every=0.05)
+    assert seen == [True] and status(home / "runs" / "toy").counts == {"finished": 9}

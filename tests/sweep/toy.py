@@ -3,6 +3,7 @@
 import hashlib
 import os
 import random
+import signal
 import time
 from pathlib import Path
 
@@ -55,7 +56,9 @@ def _go_wrong(trouble: Path, recipe, paths):
         raise OSError(28, "No space left on device")
     if kind == "die":
         os.kill(os.getpid(), 9)
-    if kind == "hang":
+    if kind == "stubborn":
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    if kind in ("hang", "stubborn"):
         time.sleep(600)
 
 
