@@ -1,13 +1,18 @@
 """How fast a grid runs, against what one would otherwise do.
 
-    python benchmarks/grid.py cells      the 16 cells of a 2^4 against the same trainings as 16 process launches
+    python benchmarks/grid.py cells      the shipped `quickstart` grid with four seeds (16 cells) against 16 launches of
+                                         `r3bench train`, one after the other
     python benchmarks/grid.py dispatch   overhead of the dispatcher per cell over 1,000 idle cells, and of `status`
 
-Prints JSON. Both halves of `cells` train the same recipes with the same seeds and no evaluation.
+Prints JSON. Both halves of `cells` train the same recipes with the same seeds, evaluate one question once (what is
+compared is training) and leave the same records. `ratio` is wall-clock over wall-clock. `overhead_per_cell_seconds` is
+what slots were held for beyond the `train_seconds` in the records, the start of the fork server included, until each
+slot's last cell had its record; `startup_seconds` of wall-clock went before the first cell began. Launches take the
+environment's OpenMP settings, cells always one thread per slot's share of the cores.
 """
 
 import argparse
-import importlib
+import dataclasses
 import json
 import os
 import subprocess
@@ -16,96 +21,82 @@ import tempfile
 import time
 from pathlib import Path
 
+import yaml
+
 from r3bench.config.load import parse_recipe, resolved
 from r3bench.config.trainer_fields import trainer_value
 from r3bench.evaluation.settings import KEY, settings
 from r3bench.records import RunPaths, RunRecord, TrainRecord, write_record
 from r3bench.sweep.ablate import ablate, open_study
-from r3bench.sweep.grid import Grid, parse_grid
+from r3bench.sweep.attempts import attempts_file
+from r3bench.sweep.grid import Grid, load_grid, parse_grid
 from r3bench.sweep.inline import InlineExecutor
 from r3bench.sweep.status import status
-from r3bench.sweep.worker import Steps, real_steps, run_job
+
+CELLS = 16
+COMPONENTS = ("replay", "reflection", "ranking", "retrospective")
 
 
-def grid_of(steps: int, eval_limit: int) -> Grid:
-    """2^4 on the embedded model with one seed."""
-    return parse_grid(
-        {
-            "name": "bench",
-            "recipe": "quickstart",
-            "factors": {
-                "replay": ["off", "on"],
-                "ranking": ["off", "on"],
-                "length_bonus": {"off": {"reward.length_bonus": False}, "on": {"reward.length_bonus": True}},
-                "trainer.beta": [0.0, 0.01],
-            },
-            "seeds": [0],
-            "base_model": False,
-            "set": {"trainer.max_steps": steps, "data.limit": 96},
-            "eval": {"samples": 1, "limit": eval_limit},
-            "disk_floor_gb": 0.5,
-        },
-        "bench",
+def grid_of(steps: int, components: bool) -> Grid:
+    """Sixteen cells on the embedded model: the shipped grid with four seeds, or 2^4 of the paper's components."""
+    grid = load_grid("quickstart")
+    if components:
+        factors = {name: ["off", "on"] for name in COMPONENTS}
+        values = {"name": "quickstart", "recipe": "quickstart", "factors": factors, "seeds": [0], "set": grid.set}
+        grid = parse_grid(values, "benchmark")
+    return dataclasses.replace(
+        grid,
+        seeds=(0,) if components else (0, 1, 2, 3),
+        base_model=False,
+        set={**grid.set, "trainer.max_steps": steps},
+        eval={"samples": 1, "limit": 1},
+        disk_floor_gb=0.5,
     )
 
 
-def train_only(work):
-    """A cell without its evaluation, so that both sides of the comparison do the same work."""
-    real = real_steps()
-
-    def skip(model, section, out, *, default_max_tokens, **_):
-        asked = {KEY: settings(section, default_max_tokens)}
-        return {task: {"questions": 0, "samples": 1, "avg@1": 0.0, **asked} for task in section.tasks}
-
-    return run_job(work, Steps(real.train, skip, real.environment, real.start_model))
+def launches(recipes: list[Path], runs: Path) -> float:
+    """Seconds that `r3bench train` takes for these recipes, one after the other."""
+    start = time.perf_counter()
+    for recipe in recipes:
+        command = [sys.executable, "-m", "r3bench.cli", "train", str(recipe), "--runs", str(runs), "--quiet"]
+        subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    return time.perf_counter() - start
 
 
-LAUNCH = """
-import json, sys
-from pathlib import Path
-from r3bench.config.load import parse_recipe
-from r3bench.records import RunPaths
-from r3bench.training.run import train
-recipe = parse_recipe(json.loads(Path(sys.argv[1]).read_text()), "bench")
-train(recipe, RunPaths(Path(sys.argv[2])), quiet=True)
-"""
-
-
-def _importable(function):
-    """The same function under this file's own name, which worker processes can import; not `__main__`."""
-    sys.path.insert(0, str(Path(__file__).parent))
-    return getattr(importlib.import_module(Path(__file__).stem), function.__name__)
-
-
-def cells(steps: int, cells_timed: int) -> dict[str, float]:
-    """Seconds of the grid, and of process launches of the same training (a sample of them, scaled up)."""
-    grid = grid_of(steps, 1)
+def cells(steps: int, timed: int, components: bool) -> dict[str, float | str]:
+    """Seconds of the grid, and of process launches of the same runs (`timed` of them, scaled up)."""
+    grid = grid_of(steps, components)
+    slots = len(os.sched_getaffinity(0))
     with tempfile.TemporaryDirectory() as folder:
         runs = Path(folder)
-        start = time.perf_counter()
-        report = ablate(grid, runs, run=_importable(train_only), say=lambda line: print(line, file=sys.stderr))
+        begun, start = time.time(), time.perf_counter()
+        report = ablate(grid, runs, say=lambda line: print(line, file=sys.stderr))
         together = time.perf_counter() - start
-        assert report.complete and len(report.finished) == 16
-        inside = sum(record.train.train_seconds for record in report.finished.values())
+        assert report.complete and len(report.finished) == CELLS
+        trained = sum(record.train.train_seconds for record in report.finished.values())
         study = open_study(grid, runs)
-        chosen = study.cells[:: max(1, 16 // cells_timed)][:cells_timed]
-        start = time.perf_counter()
+        paths = [study.paths(cell) for cell in study.cells]
+        first = min(attempts_file(path.root).stat().st_mtime for path in paths)  # written to when an attempt begins
+        ends = sorted(path.record.stat().st_mtime for path in paths)[-slots:]
+        held = sum(end - begun for end in ends)
+        chosen = study.cells[:: CELLS // timed][:timed]
+        recipes = []
         for number, cell in enumerate(chosen):
-            recipe = runs / f"launch-{number}.json"
-            recipe.write_text(json.dumps(resolved(cell.recipe)))
-            command = [sys.executable, "-c", LAUNCH, str(recipe), str(runs / f"launch-{number}")]
-            subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-        alone = (time.perf_counter() - start) * 16 / len(chosen)
-    slots = len(os.sched_getaffinity(0))
+            recipes.append(runs / f"launch-{number}.yaml")
+            recipes[-1].write_text(yaml.safe_dump(resolved(cell.recipe)))
+        alone = launches(recipes, runs / "launches") * CELLS / timed
     return {
-        "cells": 16,
+        "cells": CELLS,
         "steps": steps,
         "slots": slots,
         "grid_seconds": together,
         "launches_seconds": alone,
-        "launches_timed": len(chosen),
+        "launches_timed": timed,
         "ratio": alone / together,
-        "overhead_per_cell_seconds": max(0.0, together * slots - inside) / 16,
+        "train_seconds_per_cell": trained / CELLS,
+        "overhead_per_cell_seconds": (held - trained) / CELLS,
+        "startup_seconds": first - begun,
+        **{name: value for name, value in os.environ.items() if name.startswith(("OMP_", "GOMP_"))},
     }
 
 
@@ -177,11 +168,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=["cells", "dispatch"])
     parser.add_argument("--steps", type=int, default=50, help="optimiser steps per cell (cells)")
-    parser.add_argument("--launches", type=int, default=16, help="process launches that are timed; the rest is scaled")
+    parser.add_argument(
+        "--launches", type=int, default=16, choices=[1, 2, 4, 8, 16], help="launches that are timed; the rest is scaled"
+    )
+    parser.add_argument("--components", action="store_true", help="2^4 of the paper's four components instead (cells)")
     parser.add_argument("--count", type=int, default=1000, help="cells (dispatch)")
     arguments = parser.parse_args()
     if arguments.what == "cells":
-        print(json.dumps(cells(arguments.steps, arguments.launches), indent=2))
+        print(json.dumps(cells(arguments.steps, arguments.launches, arguments.components), indent=2))
     else:
         print(json.dumps(dispatch(arguments.count), indent=2))
 
