@@ -9,12 +9,15 @@ answers to the same question that have the opposite label, and its advantages ar
 | retrieval from S by question id | `pick`, `from_provenance`, `truncated_negatives`, `max_age` |
 | opposite label in both directions | `labels` |
 | alpha, "predefined factor" of Eq. 3 | `alpha`, `alpha_on` |
-| lambda of Eq. 3 | `eps` |
+| lambda and std of Eq. 3 | `eps`, `deviation` |
+| G_mix: mean and std over the union | `normalisation: mixed` |
+| S, the buffer, by question | the history: `history.per_question`, `max_tokens`, `max_age` bound it |
 | epoch > 1 | `warmup`, `warmup_unit` |
 | pi_theta / pi_old of a historic sample | `weight`, `ratio_min`, `ratio_max` |
 
-Left open by the paper: k, which samples are drawn, alpha, lambda, the divisor of the standard deviation (here n - 1, as
-in TRL), any age limit, and the importance ratio of replayed samples. The text limits alpha to off-policy samples, but
+Left open by the paper: k, which samples are drawn and whether answers to a reflection prompt are among them, alpha,
+lambda, the divisor of the standard deviation (here n - 1, as in TRL), the buffer's capacity and any age limit, and the
+importance ratio of replayed samples. The text limits alpha to off-policy samples, but
 Eq. 3 divides every advantage of the group by it; `alpha_on` offers both. Without a stored opposite answer the group
 stays as it is.
 """
@@ -49,6 +52,7 @@ class ReplayConfig:
     alpha: float = 1.0  # Eq. 3
     alpha_on: Literal["group_std", "replayed_rows"] = "group_std"  # Eq. 3 as printed, or damping of historic rows only
     eps: float = 1e-4  # lambda of Eq. 3
+    deviation: Literal["sample", "population"] = "sample"  # divisor n - 1, as TRL's, or n
     normalisation: Literal["mixed", "split", "fresh"] = "mixed"  # where mean and deviation come from
     warmup: float = 1.0  # nothing is mixed before this many epochs or steps; 0: as soon as a question has history
     warmup_unit: Literal["epochs", "steps"] = "epochs"  # unit of `warmup`
@@ -143,6 +147,7 @@ class Replay(Component):
             normalisation=config.normalisation,
             alpha_on=config.alpha_on,
             std=std,
+            population=config.deviation == "population",
         )
         fresh = np.zeros(size)
         fresh[kept] = own

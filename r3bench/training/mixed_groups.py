@@ -25,6 +25,7 @@ def mixed_advantages(
     normalisation: Literal["mixed", "split", "fresh"] = "mixed",
     alpha_on: Literal["group_std", "replayed_rows"] = "group_std",
     std: float | None = None,
+    population: bool = False,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Advantages of a group mixed with historic rows (Eq. 3).
 
@@ -38,6 +39,7 @@ def mixed_advantages(
         alpha_on: `group_std` multiplies the deviation and so damps every row (Eq. 3 as printed); `replayed_rows`
             divides the historic rows' advantages only (the text).
         std: divisor to use instead of the group's (1 for a trainer that does not scale, else the batch's deviation).
+        population: the group's deviation has divisor n instead of n - 1.
 
     Returns:
         (G,) and (k,) advantages.
@@ -50,7 +52,8 @@ def mixed_advantages(
         if not len(rewards):
             parts.append(np.zeros(0))
             continue
-        deviation = sample_std(base) if std is None else std
+        own = float(np.std(base)) if population else sample_std(base)
+        deviation = own if std is None else std
         if normalisation == "fresh" and deviation == 0:
             deviation = 1.0
         centred = rewards - (base.mean() if len(base) else 0.0)

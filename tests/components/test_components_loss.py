@@ -85,6 +85,7 @@ def repo(**settings):
 THREE = {"steps": 3, **ENDING}
 EIGHT = {"steps": 8, **ENDING}
 GRPO = {"loss_type": "grpo"}
+DAMPED = {"alpha": 2.0, "alpha_on": "replayed_rows", "deviation": "population"}
 
 # name -> components, reward, changes of the run, what has to have been compared
 CASES = {
@@ -130,6 +131,12 @@ CASES = {
     "repo, together": (repo(rows=3, normalisation="mixed"), by_tokens, GRPO, "ppo added"),
     "exgrpo": ({"exgrpo": {"start": 0.0}}, half_solved, {"steps": 8, "scale_rewards": "none"}, "shaped swapped"),
     "replay": ({"replay": {"rows": 2, "pick": "recent"}}, turning, {"scale_rewards": "batch"}, "decoupled added"),
+    "replay, damped": (
+        {"replay": {"rows": 2, "mode": "replace", **DAMPED}}, turning, GRPO, "decoupled swapped",
+    ),
+    "replay, statistics apart": (
+        {"replay": {"rows": 2, "normalisation": "fresh", "weight": "ppo", "eps": 1e-6}}, turning, {}, "ppo added",
+    ),
     "replay of continuations": (
         {**restarted(value="random"), "replay": {"rows": 2, "from_provenance": ["fresh", "continuation"]}}, alternating,
         {"steps": 9}, "given tokens replayed",

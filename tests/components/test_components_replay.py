@@ -18,13 +18,12 @@ REWARDS = st.lists(st.floats(-2, 2, allow_nan=False), min_size=1, max_size=8)
 
 @given(
     REWARDS, REWARDS, st.floats(0.5, 3), st.sampled_from(["mixed", "split", "fresh"]),
-    st.sampled_from(["group_std", "replayed_rows"]), st.sampled_from([None, 1.0, 0.3]),
+    st.sampled_from(["group_std", "replayed_rows"]), st.sampled_from([None, 1.0, 0.3]), st.booleans(),
 )  # fmt: skip
-def test_advantages_equal_the_reference(fresh, replayed, alpha, normalisation, alpha_on, std):
-    got = mixed_advantages(
-        fresh, replayed, alpha=alpha, eps=1e-4, normalisation=normalisation, alpha_on=alpha_on, std=std
-    )
-    want = mixed(fresh, replayed, alpha, 1e-4, normalisation, alpha_on, std)
+def test_advantages_equal_the_reference(fresh, replayed, alpha, normalisation, alpha_on, std, population):
+    options = {"alpha": alpha, "normalisation": normalisation, "alpha_on": alpha_on, "std": std}
+    got = mixed_advantages(fresh, replayed, eps=1e-4, population=population, **options)
+    want = mixed(fresh, replayed, alpha, 1e-4, normalisation, alpha_on, std, population)
     for a, b in zip(got, want, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-6)
 

@@ -8,21 +8,21 @@ def mean(values):
     return sum(values) / len(values)
 
 
-def deviation(values):
-    """Sample standard deviation, 0 for a single value."""
+def deviation(values, population=False):
+    """Standard deviation with divisor n - 1 (n: `population`), 0 for a single value."""
     if len(values) < 2:
         return 0.0
     centre = mean(values)
-    return math.sqrt(sum((v - centre) ** 2 for v in values) / (len(values) - 1))
+    return math.sqrt(sum((v - centre) ** 2 for v in values) / (len(values) - (0 if population else 1)))
 
 
-def mixed(fresh, replayed, alpha, lam, normalisation, alpha_on, std=None):
+def mixed(fresh, replayed, alpha, lam, normalisation, alpha_on, std=None, population=False):
     """R3 Eq. 3 and its options; lists of advantages of both parts."""
 
     def of(part, base, off_policy):
         out = []
         for r in part:
-            s = deviation(base) if std is None else std
+            s = deviation(base, population) if std is None else std
             if normalisation == "fresh" and s == 0:
                 s = 1.0
             a = (r - mean(base)) / (alpha * s + lam if alpha_on == "group_std" else s + lam)

@@ -129,7 +129,7 @@ def plan_mix(group, on, store, step, epoch):
                 count = min(s.get("rows", 1), len(pool))
                 options = {
                     "alpha": s.get("alpha", 1.0), "lam": s.get("eps", 1e-4), "mode": s.get("normalisation", "mixed"),
-                    "alpha_on": s.get("alpha_on", "group_std"),
+                    "alpha_on": s.get("alpha_on", "group_std"), "population": s.get("deviation") == "population",
                 }  # fmt: skip
                 clip = (s.get("ratio_min", 0.0), s.get("ratio_max", 2.0))
                 exact = pool[-count:] if s.get("pick") == "recent" else None
@@ -171,7 +171,7 @@ def mixed_advantages(group, groups, gone, old, mix, scale):
         options["std"] = deviation([total for g in groups for total in g.totals] + [a.task for a in old])
     own, other = mixed(
         [group.totals[i] for i in kept], [a.task for a in old], options["alpha"], options["lam"], options["mode"],
-        options["alpha_on"], options["std"],
+        options["alpha_on"], options["std"], options.get("population", False),
     )  # fmt: skip
     return dict(zip(kept, own, strict=True)), [mix.factor * a for a in other]
 
