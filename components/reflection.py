@@ -5,8 +5,10 @@ the prompt. Such groups are sampled, rewarded and trained like any other.
 
 | paper | here |
 |---|---|
-| tau, hard iff the mean of the stored rewards is below it | `threshold`, on correctness; `window`, `min_attempts` |
+| tau, hard iff the mean of the stored rewards is below it | `threshold`, on correctness |
+| R_{q,j}, j = 1..n, the stored rewards | `window`, `min_attempts`; answers to the bare question only |
 | o_h, a random historic wrong answer | `context`, `budget`, `truncated_exemplars`, `source` |
+| exemplars per hard question | `exemplars`, within `max_share` of the batch |
 | p_r, the reflection prompt | `template`, `template_hash` |
 | D_b united with the exemplars | `placement: append`; `replace` takes the question's own slot |
 | epoch > 1 | `warmup`, `warmup_unit` |
