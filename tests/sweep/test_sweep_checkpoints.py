@@ -9,8 +9,8 @@ from r3bench.config.load import load_recipe
 from r3bench.files import read_json, write_json
 from r3bench.records import RunPaths
 from r3bench.sweep.attempts import classify
-from r3bench.training.checkpoint import MANIFEST, fault, mark_complete
-from r3bench.training.run import train
+from r3bench.training.checkpoint import MANIFEST, fault, mark_complete, newest_complete
+from r3bench.training.run import _remove_bad, train
 
 SHORT = (
     "trainer.max_steps=6", "trainer.save_steps=2", "trainer.per_device_train_batch_size=8", "data.limit=4",
@@ -54,17 +54,18 @@ def flip(file):
     os.utime(file, ns=(about.st_atime_ns, about.st_mtime_ns))
 
 
-@pytest.mark.parametrize("name", ["model.safetensors", "r3bench/state.json"])
-def test_a_spoilt_checkpoint_is_left_for_the_one_before(cut, trained, capfd, name):
-    flip(cut.checkpoints / "checkpoint-6" / name)
+def test_a_spoilt_checkpoint_is_left_for_the_one_before(cut, trained, capfd):
+    flip(cut.checkpoints / "checkpoint-6" / "model.safetensors")
     record = train(load_recipe("quickstart", SHORT), cut, quiet=True)
     assert record.notes == [
-        f"checkpoint-6 was spoilt ({name} has other content than when it was saved); went on from checkpoint-4"
+        "checkpoint-6 was spoilt (model.safetensors has other content than when it was saved); went on from "
+        "checkpoint-4"
     ]
     assert "checkpoint-6: left out" in capfd.readouterr().err
     assert same(cut, trained) and steps(cut) == [4, 6] and fault(cut.checkpoints / "checkpoint-6") is None
 
 
+@pytest.mark.slow
 def test_without_any_whole_checkpoint_training_starts_again(cut, trained):
     for step in steps(cut):
         flip(cut.checkpoints / f"checkpoint-{step}" / "model.safetensors")
@@ -73,19 +74,33 @@ def test_without_any_whole_checkpoint_training_starts_again(cut, trained):
     assert same(cut, trained)
 
 
-def test_a_checkpoint_cut_short_by_a_kill_is_no_note(cut, trained):
+def test_every_file_of_a_checkpoint_is_looked_at(cut):
+    folder = cut.checkpoints / "checkpoint-6"
+    names = sorted(str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file())
+    assert {"optimizer.pt", "rng_state.pth", "r3bench/state.json"} < set(names)
+    for name in names:
+        whole = (folder / name).read_bytes()
+        flip(folder / name)
+        assert newest_complete(cut.checkpoints, contents=True)[0].name == "checkpoint-4", name
+        (folder / name).write_bytes(whole)
+    assert newest_complete(cut.checkpoints, contents=True) == (folder, {})
+
+
+def test_a_checkpoint_cut_short_by_a_kill_is_no_note(cut):
     (cut.checkpoints / "checkpoint-6" / MANIFEST).unlink()
-    assert train(load_recipe("quickstart", SHORT), cut, quiet=True).notes == []
-    assert same(cut, trained)
+    _remove_bad(cut)
+    assert steps(cut) == [4] and not (cut.root / "notes.jsonl").exists()
 
 
-def test_a_manifest_of_sizes_alone_is_still_read(cut, trained):
+def test_a_manifest_of_sizes_alone_is_still_read(cut):
     manifest = cut.checkpoints / "checkpoint-6" / MANIFEST
     files = read_json(manifest)["files"]
     assert {"bytes", "crc32"} == set(files["model.safetensors"])
     write_json(manifest, {"files": {name: entry["bytes"] for name, entry in files.items()}})
-    assert train(load_recipe("quickstart", SHORT), cut, quiet=True).notes == []
-    assert same(cut, trained)
+    assert fault(manifest.parent) is None
+    with open(manifest.parent / "model.safetensors", "ab") as file:
+        file.write(b"x")
+    assert "another size" in fault(manifest.parent)
 
 
 @pytest.mark.parametrize("text", ["{", "[]", '{"files": 3}', '{"files": {"a": "b"}}', '{"files": {"a": [1]}}'])
@@ -120,7 +135,7 @@ def test_a_checkpoint_that_would_leave_less_than_the_floor_is_not_written(tmp_pa
     assert train(recipe, paths, quiet=True, disk_floor_gb=0.01).outcome == "finished"
 
 
-@pytest.mark.parametrize("rate", ["1e30", "1e5"])
+@pytest.mark.parametrize("rate", ["1e30", pytest.param("1e5", marks=pytest.mark.slow)])
 def test_weights_that_run_away_are_a_diverged_run(tmp_path, rate):
     """Every number would stay finite, and loss and gradient be 0 from then on."""
     recipe = load_recipe("quickstart", [*SHORT, f"trainer.learning_rate={rate}"])
@@ -129,6 +144,7 @@ def test_weights_that_run_away_are_a_diverged_run(tmp_path, rate):
     assert not (tmp_path / "model").exists()
 
 
+@pytest.mark.slow
 def test_a_rate_far_too_high_that_leaves_usable_weights_is_a_finished_run(tmp_path):
     record = train(load_recipe("quickstart", [*SHORT, "trainer.learning_rate=0.1"]), RunPaths(tmp_path), quiet=True)
     assert record.outcome == "finished" and record.steps == 6

@@ -83,12 +83,13 @@ def test_a_shipped_grid_runs_to_its_tables(home, name):
     run("ablate", name, "--quiet")
     study = home / "runs" / name
     cells = [cell for cell in read_json(study / "study.json")["cells"] if "base" not in cell["factors"]]
-    weights, differing, acted = {}, {}, set()
+    weights, differing, acted, named = {}, {}, set(), set()
     for cell in cells:
         folder = study / cell["run_id"]
         record, config = read_json(folder / "run.json")["train"], read_json(folder / "config.json")
         assert record["outcome"] == "finished", (cell["name"], record["reason"])
         assert set(record["acted"]) == set(config["components"])
+        named |= set(config["components"])
         acted |= {component for component, did in record["acted"].items() if did}
         for component, did in record["acted"].items():
             assert did or explained(component, record["evidence"]), (cell["name"], component, record["evidence"])
@@ -102,7 +103,7 @@ def test_a_shipped_grid_runs_to_its_tables(home, name):
     # what differs in anything that acted is trained differently, and the same is trained the same
     assert len(weights) == len(differing), sorted(weights.values())
     assert all(len(found) == 1 for found in differing.values())
-    assert len(weights) > 1
+    assert len(weights) > 1 and acted == named  # every component in some cell
     table = run("tables", name).partition("\n\n")[2].partition("\n\n")[0].splitlines()
     assert len(table) == 2 + 1 + len(cells), table  # head, the untrained model, every cell
     assert sum(" yes" in row for row in table) >= len(acted)
