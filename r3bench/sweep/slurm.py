@@ -19,6 +19,7 @@ from r3bench.sweep.child import call_to
 from r3bench.sweep.grid import ExecutorSection
 from r3bench.sweep.queued import QueueExecutor
 
+SUBMITIT_TIME = 5  # minutes, submitit's limit for jobs that name none
 ENDED: Mapping[str, FailureKind] = {  # SLURM state of a job that left no reply -> class
     "OUT_OF_MEMORY": "out_of_memory",
     "TIMEOUT": "preempted",  # its time limit, and the warning came too late for it to save
@@ -33,8 +34,11 @@ ENDED: Mapping[str, FailureKind] = {  # SLURM state of a job that left no reply 
 }
 
 
-def warning_before(minutes: Any) -> int:
-    """Seconds before its time limit at which a job is told to save and stop: a quarter of the limit, at most 10 min."""
+def warning_before(minutes: Any = SUBMITIT_TIME) -> int:
+    """Seconds before its time limit at which a job is told to save and stop: a quarter of the limit, at most 10 min.
+
+    A limit that isn't a number of minutes (SLURM has other spellings) is taken to be long.
+    """
     return min(600, 15 * minutes) if isinstance(minutes, int) else 600
 
 
@@ -104,7 +108,7 @@ class SlurmExecutor(QueueExecutor):
         if self.cluster == "slurm":
             options: dict[str, Any] = {
                 "gpus_per_node": self.section.gpus,
-                "signal_delay_s": warning_before(self.section.options.get("time")),
+                "signal_delay_s": warning_before(self.section.options.get("time", SUBMITIT_TIME)),
                 **self.section.options,
             }
             executor.update_parameters(**{f"slurm_{key}": value for key, value in options.items() if value is not None})

@@ -141,4 +141,8 @@ def test_a_job_of_several_processes_passes_the_warning_on(home, grid_values, mon
 
 
 def test_the_warning_leaves_time_to_save_and_time_to_work():
-    assert [warning_before(minutes) for minutes in (None, 1440, 40, 10, 1)] == [600, 600, 600, 150, 15]
+    assert [warning_before(minutes) for minutes in ("1-00:00", 1440, 40, 10, 1)] == [600, 600, 600, 150, 15]
+    from submitit.slurm.slurm import _make_sbatch_string
+
+    script = _make_sbatch_string(command="x", folder="x", signal_delay_s=warning_before())
+    assert "--time=5\n" in script and "USR2@75" in script  # a job that names no limit isn't warned at its start
