@@ -23,6 +23,7 @@ REFERENCE_PARAMETERS = 1.78e9
 EMBEDDED_PARAMETERS = 0.23e6
 EMBEDDED_RATE = {"CPU core": 2_000.0}  # measured: 50 steps x 64 rows x 25 tokens in about 25 s on one core
 ADAM_BYTES = 10  # bytes per parameter of a checkpoint with bf16 weights and Adam states (18 GB for 1.78B)
+HISTORY_BYTES = 8  # per stored token: its id and the log-prob it was sampled with
 TEXT_BYTES = 2.0  # stored bytes per answer token, compressed
 
 
@@ -62,9 +63,17 @@ def run_cost(recipe: Recipe, *, mean_length: float = 0.5, processes: int = 1, ra
         training_tokens=training,
         evaluation_tokens=evaluation,
         device_hours=hours,
-        checkpoint_gb=2 * (size or 0.0) * (ADAM_BYTES + weights - 2) / 1e9,
+        checkpoint_gb=2 * ((size or 0.0) * (ADAM_BYTES + weights - 2) + history_bytes(recipe, training)) / 1e9,
         kept_gb=((size or 0.0) * weights + evaluation * TEXT_BYTES) / 1e9,
     )
+
+
+def history_bytes(recipe: Recipe, training: float | None) -> float:
+    """Answers that components store, over all processes: at most what is sampled, 0 where none of them stores any."""
+    if not any(catalog.component(name).uses_history for name in recipe.components):
+        return 0.0
+    bound = float(recipe.history.max_tokens)
+    return HISTORY_BYTES * (bound if training is None else min(bound, training))
 
 
 def _rates(name: str, size: float | None) -> dict[str, float]:

@@ -233,10 +233,42 @@ def memory_text(recipe: Recipe, *, processes: int = 1, strategy: Strategy = "ddp
     ]
     if trainer_value(recipe.trainer, "use_vllm") and trainer_value(recipe.trainer, "vllm_mode") == "colocate":
         share = float(trainer_value(recipe.trainer, "vllm_gpu_memory_utilization"))
-        lines.append(f"  and the {100 * share:.0f} % of the GPU that vLLM reserves")
-    verdicts = []
+        lines.append(
+            f"  and the {100 * share:.0f} % of the GPU that vLLM reserves: weights, and keys and values, "
+            f"{row_gb(recipe):.2f} of an answer in full length"
+        )
+    verdicts, held = [], {}
     for size, usable in CARDS.items():
         found = recipe_memory(recipe, processes=processes, strategy=strategy, device_gb=usable)
         assert found is not None
-        verdicts.append(f"{size} {'fits' if found.total <= usable else 'does not'} ({found.total:,.1f})")
-    return "\n".join([*lines, f"  on a GPU with {', '.join(verdicts)}"])
+        held[size] = engine_rows(recipe, usable)
+        fits = found.total <= usable and held[size] != 0
+        verdicts.append(f"{size} {'fits' if fits else 'does not'} ({found.total:,.1f})")
+    lines.append(f"  on a GPU with {', '.join(verdicts)}")
+    if None not in held.values():
+        rows = ", ".join(f"{count} on {size}" for size, count in held.items())
+        lines.append(f"  answers in full length that vLLM can have at work: {rows}; more wait")
+    return "\n".join(lines)
+
+
+def row_gb(recipe: Recipe) -> float:
+    """Keys and values of the longest row in GB: 2 c L (kv heads x head size) a token, over the engine's GPUs."""
+    shape = shape_of(recipe.model.name)
+    if shape is None:
+        return 0.0
+    length = PROMPT + int(trainer_value(recipe.trainer, "max_completion_length"))
+    engine = int(trainer_value(recipe.trainer, "vllm_tensor_parallel_size"))
+    width = 4 if recipe.model.dtype == "float32" else 2
+    return 2 * width * shape.layers * shape.kv_heads * shape.head_dim * length / engine / 1e9
+
+
+def engine_rows(recipe: Recipe, device_gb: float) -> int | None:
+    """Rows in full length whose keys and values fit beside the weights in a colocated vLLM's share; None without it."""
+    shape = shape_of(recipe.model.name)
+    trainer = recipe.trainer
+    if shape is None or not trainer_value(trainer, "use_vllm") or trainer_value(trainer, "vllm_mode") != "colocate":
+        return None
+    engine = int(trainer_value(trainer, "vllm_tensor_parallel_size"))
+    width = 4 if recipe.model.dtype == "float32" else 2
+    room = float(trainer_value(trainer, "vllm_gpu_memory_utilization")) * device_gb
+    return max(0, int((room - width * shape.parameters / engine / 1e9) / row_gb(recipe)))

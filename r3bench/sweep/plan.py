@@ -63,7 +63,8 @@ class Plan:
     device_hours: dict[str, float]  # device kind -> hours over all runs
     peak_disk_gb: float  # with all slots in use
     kept_disk_gb: float
-    slots: int
+    slots: int  # runs at a time
+    gpus: int  # of a run
     alternatives: list[Alternative]
     warnings: list[str]
     mean_length: float  # assumed response length, share of the cap
@@ -146,6 +147,7 @@ def plan(
         peak_disk_gb=kept + slots * largest.checkpoint_gb,
         kept_disk_gb=kept,
         slots=slots,
+        gpus=processes,
         alternatives=alternatives,
         warnings=warnings,
         mean_length=mean_length,

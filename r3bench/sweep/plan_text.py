@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from collections.abc import Mapping
 from typing import Any
 
 from r3bench.sweep.plan import Plan
@@ -89,11 +90,19 @@ def _cost(plan: Plan) -> str:
     if plan.device_hours:
         hours = ", ".join(f"{kind} {value:,.1f}" for kind, value in plan.device_hours.items())
         lines.append(f"  device-hours     {hours}")
+        if (at_once := plan.gpus * plan.slots) > 1:
+            lines.append(wall_hours(plan.device_hours, at_once))
     lines.append(
         f"  disk             {plan.peak_disk_gb:,.1f} GB at most with {plan.slots} at a time, "
         f"{plan.kept_disk_gb:,.1f} GB in the end"
     )
     return "\n".join(lines)
+
+
+def wall_hours(device_hours: Mapping[str, float], at_once: int) -> str:
+    """The line with hours on the clock, if `at_once` devices are kept busy."""
+    hours = ", ".join(f"{kind} {value / at_once:,.1f}" for kind, value in device_hours.items())
+    return f"  hours            {hours}, with {at_once} at a time"
 
 
 def _alternatives(plan: Plan) -> str:

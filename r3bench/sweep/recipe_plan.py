@@ -7,6 +7,7 @@ from r3bench.config.load import run_id
 from r3bench.config.sections import Recipe
 from r3bench.sweep.cost import run_cost
 from r3bench.sweep.memory import memory_text, recipe_memory
+from r3bench.sweep.plan_text import wall_hours
 from r3bench.sweep.strategy import Strategy, check_numbers
 
 
@@ -40,6 +41,8 @@ def recipe_plan(
     if cost.device_hours:
         hours = ", ".join(f"{kind} {value:,.1f}" for kind, value in cost.device_hours.items())
         lines.append(f"  device-hours     {hours}")
+        if gpus > 1:
+            lines.append(wall_hours(cost.device_hours, gpus))
     lines.append(f"  disk             {cost.checkpoint_gb:,.1f} GB of checkpoints, {cost.kept_gb:,.1f} GB kept")
     text = memory_text(recipe, processes=gpus, strategy=strategy)
     return data, "\n".join([*lines, *(["", text] if text else [])])

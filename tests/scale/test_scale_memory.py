@@ -125,6 +125,34 @@ def test_plan_of_a_grid_and_of_a_recipe(r3bench: Callable[..., Result], folder: 
     assert r3bench("plan", "r3", "--gpus", "0").stderr == "r3bench: --gpus: got 0, expected at least 1\n"
 
 
+@pytest.mark.parametrize(("gpus", "updates"), [(8, int(40315 / 64 * 3)), (64, int(40315 / 512 * 3))])
+def test_the_cost_of_r3_written_out(r3bench: Callable[..., Result], gpus: int, updates: int) -> None:
+    """48 trained runs and the untrained model, three epochs of 40,315 questions, five benchmarks x 16 answers."""
+    found = json.loads(r3bench("plan", "r3", "--gpus", str(gpus), "--json").stdout)
+    tokens = updates * 8 * 8 * gpus * 0.5 * 8192
+    evaluation = (30 + 500 + 83 + 272 + 675) * 16 * 0.5 * 32768
+    assert found["training_tokens"] == pytest.approx(48 * tokens)
+    assert found["evaluation_tokens"] == pytest.approx(49 * evaluation)
+    hours = 48 * (tokens / 13000 + evaluation / 10000) / 3600
+    assert found["device_hours"]["H100"] == pytest.approx(hours)
+    kept = 49 * (1.78e9 * 2 + evaluation * 2) / 1e9
+    assert found["kept_disk_gb"] == pytest.approx(kept)
+    assert found["peak_disk_gb"] == pytest.approx(kept + 2 * (1.78e9 * 10 + 5e8 * 8) / 1e9)
+    text = r3bench("plan", "r3", "--gpus", str(gpus)).stdout
+    assert f"H100 {hours / gpus:,.1f}, H200" in text.partition("  hours  ")[2].partition("\n")[0]
+
+
+def test_rows_that_fit_in_vllms_share(r3bench: Callable[..., Result]) -> None:
+    """DeepSeek-R1-Distill-Qwen-1.5B: 28 layers, 2 key/value heads of 128, bfloat16; 9,216 tokens a row."""
+    row = 2 * 2 * 28 * 2 * 128 * 9216
+    rows = int((0.3 * CARDS["80 GB"] * 1e9 - 2 * 1.776943104e9) / row)
+    text = r3bench("plan", "r3_1.5b").stdout
+    assert f"keys and values, {row / 1e9:.2f} of an answer in full length" in text
+    assert f"{rows} on 80 GB" in text
+    text = r3bench("plan", "r3_7b").stdout
+    assert "0 on 24 GB" in text and "24 GB does not" in text
+
+
 def test_an_unknown_shape_is_left_out(folder: Path) -> None:
     assert shape_of("nobody/knows-3B") is None
     (folder / "model").mkdir()
