@@ -23,6 +23,7 @@ def main(arguments: list[str]) -> int:
     stopping: list[int] = []
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda number, _: stopping.append(number))
+    signal.signal(signal.SIGUSR2, signal.SIG_IGN)  # SLURM warns a job: training still needs us to finish its batch
     process = subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,
