@@ -24,8 +24,8 @@ PRELOAD = (
     "torch", "trl", "r3bench.training.run", "r3bench.evaluation.driver", "r3bench.evaluation.lm",
     "r3bench.evaluation.hf", "lm_eval.api.task", "r3bench.training.warm:warm",
 )  # fmt: skip
-# glibc gives every large tensor of a step back to the kernel and takes it anew, page by page; so it keeps them
-ALLOCATOR = {"MALLOC_MMAP_THRESHOLD_": str(256 << 20), "MALLOC_TRIM_THRESHOLD_": str(512 << 20)}
+# glibc gives what a step frees back to the kernel and takes it anew, page by page; so it keeps up to half a gigabyte
+ALLOCATOR = {"MALLOC_MMAP_THRESHOLD_": str(32 << 20), "MALLOC_TRIM_THRESHOLD_": str(512 << 20)}
 
 
 class ProcessFuture(Future[Any]):
