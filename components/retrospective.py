@@ -20,14 +20,19 @@ Disclosed nowhere: thresholds, what counts as a state, buffer size, replay rate 
 replayed, the loss on prefix tokens. GRPO has no critic. `value_head` trains one; `monte_carlo` does without: a state is
 worth the success rate of its own continuations, and new states are tried out with `explore` of the draws. Say which was
 used. `random` is the control: values are drawn, so cuts and states are random. V(s_0) is the success rate of the
-question at its last visit without a prefix.
+question at its last visit without a prefix. A state drawn is scored by the critic of the day on the hidden state it had
+when it was stored. Advantages are those inside the group of continuations; rewards see the whole text. Not offered: PPO
+with a critic as the baseline, a table of returns as the value, groups pooled with the bare question's.
 """
 
 import math
 import random
 import re
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from itertools import accumulate
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -51,9 +56,11 @@ class TokenTexts(dict[int, str]):
 
 def paragraph_cuts(pieces: Sequence[str]) -> list[int]:
     """Prefix lengths that end in a paragraph break, from the text of each token."""
-    ends = np.cumsum([len(piece) for piece in pieces])
-    breaks = [match.start() + 2 for match in re.finditer("(?=\n\n)", "".join(pieces))]
-    return sorted(set((np.searchsorted(ends, breaks, "left") + 1).tolist()))
+    text = "".join(pieces)
+    if "\n\n" not in text:
+        return []
+    ends = list(accumulate(map(len, pieces)))
+    return sorted({bisect_left(ends, match.start() + 2) + 1 for match in re.finditer("(?=\n\n)", text)})
 
 
 def cut_points(
@@ -76,7 +83,13 @@ def cut_points(
         cuts = list(range(stride, last + 1, stride))
     if len(cuts) <= max_cuts:
         return cuts
-    return [cuts[place] for place in np.linspace(0, len(cuts) - 1, max_cuts).round().astype(int)]
+    return [cuts[place] for place in _even(len(cuts), max_cuts)]
+
+
+@lru_cache(maxsize=4096)
+def _even(count: int, chosen: int) -> tuple[int, ...]:
+    """`chosen` of `count` places, evenly spread."""
+    return tuple(np.linspace(0, count - 1, chosen).round().astype(int).tolist())
 
 
 def promising(
@@ -308,39 +321,42 @@ class Retrospective(Component):
         if config.value == "value_head" and self.critic.auc < config.gate_auc:
             self.count("steps_gate_closed")
         elif config.source != "canonical":
-            wanted = [row for row in rows if row[0].correct.mean() < config.retire]
-            self._collect_own([row for row in wanted if not row[0].correct[row[1]] or config.outcome == "any"], step)
+            rates = {id(group): float(group.correct.mean()) for group in step.groups}  # success rates
+            wanted = [row for row in rows if rates[id(row[0])] < config.retire]
+            self._collect_own(
+                [row for row in wanted if not row[0].correct[row[1]] or config.outcome == "any"], rates, step
+            )
         if config.value == "value_head":
             self._learn(rows)  # last: a value must not know the outcome of its own answer
 
-    def _collect_own(self, rows: list[tuple[Group, int, list[int]]], step: Step) -> None:
+    def _collect_own(self, rows: list[tuple[Group, int, list[int]]], rates: Mapping[int, float], step: Step) -> None:
         """Store the best cut of each answer where it is promising."""
         config = self.config
-        best, base = [], []
+        # The best cut of each answer: (group, place, its number among the answer's cuts, prefix length, value).
+        best = []
         for (group, place, cuts), values in zip(rows, self._values(rows, step), strict=True):
-            features = group.hidden.get(place)
-            at = int(np.argmax(values))
-            state = State(
-                question=group.question,
-                prefix=np.asarray(group.completion_ids[place][: cuts[at]], np.int32),
-                step=step.step,
-                value=float(values[at]),
-                features=None if features is None else features[at].astype(np.float32),
-            )
-            best.append(state)
-            base.append(float(group.correct.mean()))
+            at = int(values.argmax())
+            best.append((group, place, at, cuts[at], float(values[at])))
         if config.value == "monte_carlo":
-            for state in best:
-                state.value = math.nan  # the cut was random; its continuations will tell
-                self._store(state)
-            return
-        keep = promising(
-            np.array([state.value for state in best]), np.array(base),
-            rule=config.promising, quantile=config.quantile, threshold=config.threshold, rise=config.rise,
-        )  # fmt: skip
-        for state, kept in zip(best, keep, strict=True):
-            if kept:
-                self._store(state)
+            keep = [True] * len(best)  # the cut was random; its continuations will tell what it is worth
+        else:
+            keep = promising(
+                np.array([value for *_, value in best]), np.array([rates[id(group)] for group, *_ in best]),
+                rule=config.promising, quantile=config.quantile, threshold=config.threshold, rise=config.rise,
+            ).tolist()  # fmt: skip
+        for (group, place, at, cut, value), kept in zip(best, keep, strict=True):
+            if not kept:
+                continue
+            features = group.hidden.get(place)
+            self._store(
+                State(
+                    question=group.question,
+                    prefix=np.asarray(group.completion_ids[place][:cut], np.int32),
+                    step=step.step,
+                    value=math.nan if config.value == "monte_carlo" else value,
+                    features=None if features is None else features[at].astype(np.float32),
+                )
+            )
 
     def _values(self, rows: list[tuple[Group, int, list[int]]], step: Step) -> list[np.ndarray]:
         """V at the cuts of each answer: the critic's, or random numbers."""
@@ -357,7 +373,8 @@ class Retrospective(Component):
         if not rows:
             return
         features = np.concatenate([group.hidden[place] for group, place, _ in rows])
-        returns = np.concatenate([np.full(len(cuts), float(group.correct[place])) for group, place, cuts in rows])
+        right = np.array([group.correct[place] for group, place, _ in rows], float)
+        returns = np.repeat(right, [len(cuts) for *_, cuts in rows])
         self.critic.learn(features, returns)
         self.measure("value_auc", self.critic.auc)
 
@@ -372,9 +389,8 @@ class Retrospective(Component):
         return self._cut_points(texts, breaks)
 
     def _cut_points(self, texts: Sequence[str], breaks: Sequence[int]) -> list[int]:
-        ends = np.cumsum([len(text) for text in texts])
         answer = "".join(texts).find("\\boxed")
-        before = len(texts) if answer < 0 else int(np.searchsorted(ends, answer, "right")) + 1
+        before = len(texts) if answer < 0 else bisect_right(list(accumulate(map(len, texts))), answer) + 1
         # A solution of the data may be longer than any answer can be: a prefix leaves room for the rest.
         room = math.floor(self.config.max_fraction * self.facts.max_completion_length)
         return cut_points(
@@ -414,8 +430,11 @@ class Retrospective(Component):
 
     def _trim(self) -> None:
         self.states = {question: stored for question, stored in self.states.items() if stored}
+        surplus = sum(map(len, self.states.values())) - self.config.max_states
+        if surplus <= 0:
+            return
         everything = [state for question in sorted(self.states) for state in self.states[question]]
-        for state in sorted(everything, key=lambda s: s.step)[: max(0, len(everything) - self.config.max_states)]:
+        for state in sorted(everything, key=lambda s: s.step)[:surplus]:
             self.states[state.question].remove(state)
         self.states = {question: stored for question, stored in self.states.items() if stored}
 

@@ -27,6 +27,24 @@ def _overlap_notes(folder: Path) -> list[str]:
     ]
 
 
+def _process_notes(records: list[RunRecord]) -> list[str]:
+    """Whether runs of different world sizes are pooled: it is not in a run's name, but changes what is trained."""
+    found: dict[int, list[str]] = {}
+    for record in records:
+        if record.factors != BASE_MODEL:
+            found.setdefault(record.train.processes, []).append(record.run_id)
+    if len(found) < 2:
+        return []
+    numbers = (
+        f"{count}: {len(runs)} runs ({', '.join(runs[:3])}{', ...' if len(runs) > 3 else ''})"
+        for count, runs in sorted(found.items())
+    )
+    return [
+        "runs trained on different numbers of processes are pooled; rows per update and sampling depend on it: "
+        + "; ".join(numbers)
+    ]
+
+
 def load_study(folder: Path, *, metrics: bool = False) -> Results:
     """Everything measured in a study folder; a single run's folder counts as a study of one cell.
 
@@ -53,6 +71,8 @@ def load_study(folder: Path, *, metrics: bool = False) -> Results:
     if spec.get("duplicates"):
         notes.append(f"{len(spec['duplicates'])} combinations are the same run as another one and were not repeated")
     notes += _overlap_notes(folder)
+    notes += [f"{record.run_id}: {note}" for record in records for note in record.train.notes]
+    notes += _process_notes(records)
     grid = spec.get("grid", {})
     factors, found = _factors([r for r in records if r.factors != BASE_MODEL], lost, _listed(spec))
     notes += found

@@ -8,6 +8,7 @@ checkpoint-N/complete.json                              size and CRC-32 of all f
 import os
 import shutil
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -43,18 +44,24 @@ def save_state(
     accelerator.wait_for_everyone()
 
 
-def load_state(folder: Path) -> tuple[dict[str, Any] | None, list[tuple[dict[str, np.ndarray], dict[str, Any]]]]:
-    """The common state and every rank's history share; (None, []) for a checkpoint of stock TRL."""
+def load_state(folder: Path) -> tuple[dict[str, Any] | None, Iterator[tuple[dict[str, np.ndarray], dict[str, Any]]]]:
+    """The common state and every rank's history share, read one by one; (None, nothing) for stock TRL's checkpoint."""
     own = folder / "r3bench"
     if not own.is_dir():
-        return None, []
+        return None, iter(())
     saved = read_json(own / "state.json")
     arrays = load_file(str(own / "arrays.safetensors"))
-    shares = [
+    shares = (
         (load_file(str(own / f"history-{rank}.safetensors")), read_json(own / f"history-{rank}.json"))
         for rank in range(saved["ranks"])
-    ]
+    )
     return _join(saved["state"], arrays), shares
+
+
+def saved_by(folder: Path) -> int | None:
+    """The number of processes that wrote a checkpoint; None for one of stock TRL."""
+    state = folder / "r3bench" / "state.json"
+    return int(read_json(state)["ranks"]) if state.exists() else None
 
 
 def _split(value: Any, path: str, arrays: dict[str, np.ndarray]) -> Any:

@@ -12,7 +12,7 @@ import math
 import sys
 import zlib
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -56,8 +56,9 @@ class TrajectoryHistory:
             question = sys.intern(trajectory.summary.question)  # one text for all its rows
             serial = self._next.get(question, 0)
             self._next[question] = serial + 1
-            summary = dataclasses.replace(trajectory.summary, serial=serial)
-            self._add(dataclasses.replace(trajectory, summary=summary))
+            summary = Summary(**{**vars(trajectory.summary), "serial": serial})
+            ids, logprobs = trajectory.completion_ids, trajectory.logprobs
+            self._add(Trajectory(summary, ids, logprobs, trajectory.prefix))
             if len(self._of[question]) > self.bounds.per_question:
                 self._drop((question, self._of[question][0]))
         self._expire(step)
@@ -121,13 +122,17 @@ class TrajectoryHistory:
         numbers = {q: n for q, n in self._next.items() if owner(q, self.ranks) == self.rank}
         return arrays, {"rows": _nan_to_none(rows), "next": numbers}
 
-    def load(self, shares: Sequence[tuple[dict[str, np.ndarray], dict[str, Any]]]) -> None:
-        """Take over what this rank owns from all saved shares, whatever number of ranks wrote them."""
+    def load(self, shares: Iterable[tuple[dict[str, np.ndarray], dict[str, Any]]]) -> None:
+        """Take over what this rank owns from all saved shares, whatever number of ranks wrote them.
+
+        Of a share only the owned tokens are kept, so `shares` that are read one by one never lie in memory together.
+        """
         self._items.clear()
         self._index.clear()
         self._of.clear()
         self._next.clear()
         self.tokens = 0
+        nothing = np.zeros(0, np.int32), np.zeros(0, np.float32)
         loaded: list[tuple[int, Trajectory]] = []
         for arrays, metadata in shares:
             self._next.update({sys.intern(q): n for q, n in metadata["next"].items()})
@@ -136,9 +141,9 @@ class TrajectoryHistory:
                 fields: list[Any] = [math.nan if value is None else value for value in values]
                 summary = Summary(sys.intern(question), *fields)
                 end = start + summary.length
-                ids, logprobs = arrays["completion_ids"][start:end], arrays["logprobs"][start:end]
+                ids, logprobs = nothing
                 if owner(question, self.ranks) == self.rank:
-                    ids, logprobs = ids.copy(), logprobs.copy()
+                    ids, logprobs = arrays["completion_ids"][start:end].copy(), arrays["logprobs"][start:end].copy()
                 loaded.append((place, Trajectory(summary, ids, logprobs, prefix)))
                 start = end
         # Oldest first over all shares, so that a bound drops the same trajectories as before the restart.
@@ -184,24 +189,47 @@ def trajectories_of(step: Step) -> list[Trajectory]:
         planned = group.provenance != "fresh"
         return planned, group.provenance, group.question if planned else ""
 
+    groups = sorted(step.groups, key=place)
+    figures = iter(_entropy_figures([values for group in groups for values in group.entropies]))
     rows = []
-    for group in sorted(step.groups, key=place):
-        for i in range(len(group.rows)):
-            entropies = np.sort(group.entropies[i])[::-1]
-            peak = entropies[: max(1, int(PEAK_SHARE * len(entropies)))]
+    for group in groups:
+        verdicts = zip(
+            group.correct.tolist(), group.truncated.tolist(), group.lengths.tolist(), group.rewards.tolist(),
+            group.task_rewards.tolist(), strict=True,
+        )  # fmt: skip
+        for i, (correct, truncated, length, reward, task_reward) in enumerate(verdicts):
+            mean, peak = next(figures)
             summary = Summary(
                 question=group.question,
                 serial=0,
                 step=step.step,
                 epoch=int(step.epoch),
                 provenance=group.provenance,
-                correct=bool(group.correct[i]),
-                truncated=bool(group.truncated[i]),
-                length=int(group.lengths[i]),
-                reward=float(group.rewards[i]),
-                task_reward=float(group.task_rewards[i]),
-                entropy_mean=float(entropies.mean()) if len(entropies) else math.nan,
-                entropy_peak=float(peak.mean()) if len(entropies) else math.nan,
+                correct=correct,
+                truncated=truncated,
+                length=length,
+                reward=reward,
+                task_reward=task_reward,
+                entropy_mean=mean,
+                entropy_peak=peak,
             )
             rows.append(Trajectory(summary, group.completion_ids[i], group.logprobs[i], group.prefix))
     return rows
+
+
+def _entropy_figures(rows: Sequence[np.ndarray]) -> list[tuple[float, float]]:
+    """Per row its mean (T,) entropy and that of its highest `PEAK_SHARE`; NaN for an empty one.
+
+    Rows of equal length are taken together: one by one, NumPy's overhead would be most of the bookkeeping of a step.
+    """
+    figures = [(math.nan, math.nan)] * len(rows)
+    alike: dict[int, list[int]] = {}
+    for place, row in enumerate(rows):
+        alike.setdefault(len(row), []).append(place)
+    for length, places in alike.items():
+        if length:
+            falling = np.sort([rows[place] for place in places], axis=1)[:, ::-1]
+            peak = falling[:, : max(1, int(PEAK_SHARE * length))].mean(axis=1)
+            for place, *pair in zip(places, falling.mean(axis=1).tolist(), peak.tolist(), strict=True):
+                figures[place] = (pair[0], pair[1])
+    return figures

@@ -338,8 +338,8 @@ class Moments:
             (
                 first + row,
                 np.asarray(ids, np.int32),
-                rollout.logprobs[row].astype(np.float32),
-                rollout.entropies[row].astype(np.float32),
+                rollout.logprobs[row].astype(np.float32, copy=False),
+                rollout.entropies[row].astype(np.float32, copy=False),
             )
             for row, ids in enumerate(rollout.completion_ids)
         ]

@@ -174,6 +174,7 @@ def place(
 
     groups: list[Group] = []
     plans: dict[int, PlannedGroup] = {}
+    planned_rows: dict[int, Mapping[str, Any]] = {}  # group index -> its data set row, read once
     if extra == 0:  # groups keep their numbers even when split over ranks
         order: list[tuple[Group | None, PlannedGroup | None]] = [(g, slots.get(g.index)) for g in rollout.groups]
     else:
@@ -189,7 +190,7 @@ def place(
             assert group is not None
             groups.append(dataclasses.replace(group, index=index, rows=rows))
         else:
-            row = row_of(wanted.question)
+            row = planned_rows[index] = row_of(wanted.question)
             groups.append(
                 Group(
                     index, wanted.question, row["prompt"], wanted.provenance, rows,
@@ -201,13 +202,14 @@ def place(
     result = Rollout(grown, [], groups)
     old_rows = iter(rollout.inputs)
     for local in range(grown.local_rows):
-        here = plans.get((grown.first + local) // layout.group_rows)
+        index = (grown.first + local) // layout.group_rows
+        here = plans.get(index)
         if here is None or here.slot is not None:
             original = next(old_rows)
         if here is None:
             result.inputs.append(original)
             continue
-        result.inputs.append(dict(row_of(here.question)))
+        result.inputs.append(dict(planned_rows[index]))
         if here.prompt is not None:
             result.prompts[local] = here.prompt
         if here.prefix_ids:

@@ -149,6 +149,10 @@ def _run(trainer: R3Trainer, recipe: Recipe, paths: RunPaths, quiet: bool, disk_
         _remove_bad(paths)
     trainer.accelerator.wait_for_everyone()
     newest, _ = checkpoint.newest_complete(paths.checkpoints)
+    if lead and newest is not None:
+        before, now = checkpoint.saved_by(newest), trainer.accelerator.num_processes
+        if before not in (None, now):
+            append_jsonl(_notes(paths), {"note": f"went on from {newest.name} of {before} processes on {now}"})
     metrics = MetricsFile(paths.metrics, int(newest.name.split("-")[1]) if newest else 0, trainer) if lead else None
     stop = StopOnSignal()
     trainer.remove_callback(PrinterCallback)

@@ -106,6 +106,8 @@ def forget_batch(trainer: Any) -> None:
 
 def gather_list(items: list[Any]) -> list[Any]:
     """The items of all ranks in rank order, on every rank."""
+    if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
+        return list(items)
     gathered: list[Any] = gather_object(items)
     return gathered
 

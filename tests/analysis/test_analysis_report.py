@@ -248,3 +248,19 @@ def test_halved_batches_are_told_in_the_tables(tmp_path):
     (note,) = [n for t in study_tables(load_study(study)) for n in t.notes if "micro-batch halved" in n]
     assert note.endswith(f": {target.run}")
     assert not [n for t in study_tables(results) for n in t.notes if "micro-batch halved" in n]
+
+
+def test_pooled_numbers_of_processes_are_told_in_the_tables(tmp_path):
+    study = make_study(tmp_path / "demo")
+    results = load_study(study)
+    assert not [n for n in results.notes if "processes" in n]
+    target = next(r for r in results.runs if r.run.startswith("replay-s1"))
+    values = read_json(study / target.run / "run.json")
+    values["train"]["processes"] = 4
+    values["train"]["notes"] = ["went on from checkpoint-2 of 2 processes on 4"]
+    write_json(study / target.run / "run.json", values)
+    told = load_study(study)
+    (note,) = [n for n in told.notes if "different numbers of processes are pooled" in n]
+    assert note.endswith(f"; 4: 1 runs ({target.run})")
+    shown = set(study_tables(told)[0].notes)
+    assert {note, f"{target.run}: went on from checkpoint-2 of 2 processes on 4"} <= shown
