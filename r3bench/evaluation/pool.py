@@ -40,6 +40,7 @@ class Worker:
     """
 
     def __init__(self, devices: Sequence[str] | None, threads: int) -> None:
+        self._closed = False
         self._log = tempfile.TemporaryFile()  # noqa: SIM115, read when the process ends early
         environment = alone({**os.environ, "PYTHONPATH": os.pathsep.join(p for p in sys.path if p)})
         environment.setdefault("OMP_NUM_THREADS", str(threads))
@@ -79,6 +80,8 @@ class Worker:
 
     def _end(self) -> str:
         code = self._process.wait()
+        if self._closed:
+            return "a sampling process was ended"
         how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
         self._log.seek(0)
         lines = self._log.read()[-200_000:].decode(errors="replace").rstrip().splitlines()
@@ -91,6 +94,7 @@ class Worker:
 
     def close(self) -> None:
         """End the process and all it started."""
+        self._closed = True  # whoever still waits for an answer need not be told why there is none
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
