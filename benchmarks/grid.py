@@ -119,7 +119,10 @@ def nothing(work):
         started="",
         ended=str(time.time()),
     )
-    write_record(record, RunPaths(directory))
+    paths = RunPaths(directory)
+    (paths.evaluation / "embedded").mkdir(parents=True, exist_ok=True)
+    (paths.evaluation / "embedded" / "0000.parquet").touch()  # a record without answers is drawn again
+    write_record(record, paths)
     return {}
 
 
@@ -146,18 +149,18 @@ def dispatch(count: int) -> dict[str, float]:
 
         start = time.perf_counter()
         report = ablate(parse_grid(values, "many"), runs, run=timed, executor=InlineExecutor(), say=lambda line: None)
-        total = time.perf_counter() - start
+        total = time.perf_counter() - start - spent
         assert len(report.finished) == count
-        start = time.perf_counter()
+        spent, start = 0.0, time.perf_counter()
         again = ablate(parse_grid(values, "many"), runs, run=timed, executor=InlineExecutor(), say=lambda line: None)
         restart = time.perf_counter() - start
-        assert again.complete
+        assert again.complete and spent == 0.0
         start = time.perf_counter()
         assert status(runs / "many").counts == {"finished": count}
         seen = time.perf_counter() - start
     return {
         "cells": count,
-        "overhead_per_cell_seconds": (total - spent) / count,
+        "overhead_per_cell_seconds": total / count,
         "restart_seconds": restart,
         "status_seconds": seen,
     }
