@@ -88,7 +88,7 @@ class Worker:
         print("\n".join(lines[-TAIL:]), file=sys.stderr)
         hint = " (the system does that when memory runs out)" if code == -signal.SIGKILL else ""
         # an engine is a process of its own: its error comes first, the one that says it ended last
-        found = [cause for line in lines if (cause := ERROR.search(line))]
+        found = [match for line in lines if (match := ERROR.search(line))]
         cause = f": {found[0][0].strip()[:300]}" if found and code > 0 else ""
         return f"a sampling process {how}{hint}{cause}; the end of its log is above; answered shards are kept"
 
