@@ -18,6 +18,10 @@ def words(text: str) -> list[str]:
     return _WORD.findall(_DRESS.sub(" ", text.lower()))
 
 
+def _grams(tokens: Sequence[str], n: int) -> set[tuple[str, ...]]:
+    return {tuple(tokens[start : start + n]) for start in range(len(tokens) - n + 1)}
+
+
 def overlap(
     train: Sequence[Mapping[str, Any]], test: Sequence[Mapping[str, Any]], n: int = N, near: float = NEAR
 ) -> dict[str, Any]:
@@ -28,29 +32,36 @@ def overlap(
         id, the closest `train` id and the `share` of its n-grams found there (1.0 for the same text). A question of
         fewer than n words is only compared as a whole.
     """
-    exact: dict[tuple[str, ...], str] = {}
-    grams: dict[tuple[str, ...], set[int]] = {}
-    for index, row in enumerate(train):
+    tests = [words(str(row["problem"])) for row in test]
+    whole: dict[tuple[str, ...], list[int]] = {}
+    grams: dict[tuple[str, ...], list[int]] = {}  # of the test questions: the training set may be large
+    for index, tokens in enumerate(tests):
+        whole.setdefault(tuple(tokens), []).append(index)
+        for gram in _grams(tokens, n):
+            grams.setdefault(gram, []).append(index)
+    exact: dict[int, str] = {}
+    closest: dict[int, tuple[int, str]] = {}  # test index -> most n-grams found in one training question, its id
+    for row in train:
         tokens = words(str(row["problem"]))
-        exact.setdefault(tuple(tokens), str(row["id"]))
-        for start in range(len(tokens) - n + 1):
-            grams.setdefault(tuple(tokens[start : start + n]), set()).add(index)
-    pairs: list[dict[str, Any]] = []
-    for row in test:
-        tokens = words(str(row["problem"]))
-        if tuple(tokens) in exact:
-            pairs.append({"test": str(row["id"]), "train": exact[tuple(tokens)], "share": 1.0, "exact": True})
-            continue
-        own = {tuple(tokens[start : start + n]) for start in range(len(tokens) - n + 1)}
+        for index in whole.get(tuple(tokens), ()):
+            exact.setdefault(index, str(row["id"]))
         hits: dict[int, int] = {}
-        for gram in own:
-            for index in grams.get(gram, ()):
+        for gram in _grams(tokens, n) & grams.keys():
+            for index in grams[gram]:
                 hits[index] = hits.get(index, 0) + 1
-        if hits:
-            best = max(hits, key=lambda index: (hits[index], -index))
-            share = hits[best] / len(own)
+        for index, count in hits.items():
+            if count > closest.get(index, (0, ""))[0]:
+                closest[index] = count, str(row["id"])
+    pairs: list[dict[str, Any]] = []
+    for index, row in enumerate(test):
+        name = str(row["id"])
+        if index in exact:
+            pairs.append({"test": name, "train": exact[index], "share": 1.0, "exact": True})
+        elif index in closest:
+            count, found = closest[index]
+            share = count / len(_grams(tests[index], n))
             if share >= near:
-                pairs.append({"test": str(row["id"]), "train": str(train[best]["id"]), "share": share, "exact": False})
+                pairs.append({"test": name, "train": found, "share": share, "exact": False})
     same = sum(pair["exact"] for pair in pairs)
     return {"questions": len(test), "exact": same, "near": len(pairs) - same, "pairs": pairs}
 
