@@ -47,3 +47,36 @@ def test_without_a_demanded_box_ours_accepts_all_that_stock_does():
         for item in ITEMS:
             if stock(item):
                 assert grader.grade([item.response], [item.answer])[0].correct
+
+
+def test_every_disagreement_on_stored_answers_is_listed_with_its_cause(tmp_path):
+    """`benchmarks/stock_scoring.py` on answers that were stored and graded as an evaluation does it."""
+    import importlib.util
+    from pathlib import Path
+
+    from r3bench.evaluation import shards
+
+    pytest.importorskip("lm_eval.tasks.hendrycks_math.utils")
+    with Grader() as grader:
+        verdicts = grader.grade([item.response for item in ITEMS], [item.answer for item in ITEMS])
+    rows = [
+        {"question": f"q{i}", "repeat": 0, "seed": i, "response": item.response, "tokens": 9, "gold": item.answer,
+         "extracted": v.extracted, "reason": v.reason, "correct": v.correct, "truncated": False, "timed_out": False,
+         "grader": grader.name}
+        for i, (item, v) in enumerate(zip(ITEMS, verdicts, strict=True))
+    ]  # fmt: skip
+    shards.write(tmp_path / "math", "s", rows, {"task": "math"})
+    path = Path(__file__).parents[2] / "benchmarks" / "stock_scoring.py"
+    spec = importlib.util.spec_from_file_location("stock_scoring", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    found = module.compare(tmp_path, "math")
+    differ = {f"q{i}": item for i, item in enumerate(ITEMS) if item.stock != item.ours}
+    assert [item["question"] for item in found["disagreements"]] == list(differ)
+    for item in found["disagreements"]:
+        assert (item["stock"], item["ours"]) == (differ[item["question"]].stock, differ[item["question"]].ours)
+    assert found["answers"] == len(ITEMS)
+    assert found["only ours right"] + found["only stock right"] == len(differ) == 5
+    causes = {item["question"]: item["cause"] for item in found["disagreements"]}
+    assert "first and the last dollar sign" in causes["q0"] and "whole response" in causes["q1"]
+    assert "no answer of the form demanded" in causes["q4"] and "no answer of the form demanded" in causes["q5"]
