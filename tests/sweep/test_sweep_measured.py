@@ -169,3 +169,11 @@ def test_answers_that_were_partly_lost_are_drawn_again(home, cell, harm):
     assert cell().eval == record.eval and shards[1].read_bytes() == whole
     assert len(read_jsonl(home / "executions.jsonl")) == 1  # without training
     assert harm == "deleted" or shards[1].with_name(f"{shards[1].name}.torn").exists()
+
+
+@pytest.mark.parametrize("key", ["questions", "settings"])
+def test_a_summary_that_lost_a_key_is_made_again_from_its_answers(home, cell, key):
+    whole = read_json(home / "run" / "run.json") if cell() else None
+    record = {**whole, "eval": {"embedded": {k: v for k, v in whole["eval"]["embedded"].items() if k != key}}}
+    write_json(home / "run" / "run.json", record)
+    assert cell().eval == whole["eval"] and len(read_jsonl(home / "executions.jsonl")) == 1
