@@ -4,16 +4,18 @@
     python benchmarks/gpu_check.py --model Qwen/Qwen2.5-1.5B-Instruct
     python benchmarks/gpu_check.py --cpu            # the same code on the embedded model, to try it out
 
-Rows: TRL's own trainer, ours with everything off (expected: the same time and memory), each component alone, weights in
-float32 without autocast (the others are in bfloat16), generation by vLLM on the same GPU (where vllm is installed), and
-FSDP2 with an untied head (where there are two GPUs). Rewards are scripted, so that components act at once whatever the
-model answers. A row that fails says why, and the exit code is 1.
+Rows: TRL's own trainer, ours with everything off (expected: the same time and memory), weights in float32 without
+autocast (the others are in bfloat16), generation by vLLM on the same GPU without and with the papers' four components
+(where vllm is installed), FSDP2 with an untied head (on two GPUs where there are two), and each component alone.
+Rewards are scripted, so that components act at once whatever the model answers. A row that fails says why, and the exit
+code is 1; what would start after --minutes is left out and says so.
 """
 
 import argparse
 import gc
 import json
 import os
+import signal
 import statistics
 import subprocess
 import sys
@@ -50,7 +52,9 @@ NOW: dict[str, Any] = {  # settings that let a component act in the few steps th
     "repo": {"min_stored": 1},
     "retrospective": {"value": "monte_carlo", "outcome": "any", "cuts": "grid", "gate_auc": 0.0},
 }
-ALONE = {"vllm": 1, "fsdp2": 2}  # rows in processes of their own, and how many
+FOUR = ("replay", "retrospective", "reflection", "ranking")  # the papers' components
+ALONE = {"vllm": 1, "vllm+four": 1, "fsdp2": 2}  # rows in processes of their own, and on how many GPUs at most
+PATIENCE = 180.0  # seconds such a row may take
 GROUP = 8
 SIZES = {  # what a row trains on: rows, answer cap, questions
     "gpu": {"rows": 16, "cap": 256, "questions": 4},
@@ -130,9 +134,10 @@ def measure(name: str, model_name: str, steps: int, cpu: bool) -> Row:
         }  # fmt: skip
         if cpu:
             values["use_cpu"] = True
-        if name == "vllm":
+        if name.startswith("vllm"):
             values |= {"use_vllm": True, "vllm_mode": "colocate", "vllm_gpu_memory_utilization": 0.3}
-        on = {name: NOW.get(name, True)} if name in catalog.component_names() else {}
+        names = FOUR if name == "vllm+four" else [name] if name in catalog.component_names() else []
+        on = {component: NOW.get(component, True) for component in names}
         model, tokenizer = load_model(ModelSection(name=model_name, dtype="float32" if full else "bfloat16"))
         clock = Clock()
         trainer = (GRPOTrainer if name == "stock" else R3Trainer)(
@@ -145,7 +150,8 @@ def measure(name: str, model_name: str, steps: int, cpu: bool) -> Row:
         lengths = [line["completions/mean_length"] for line in trainer.state.log_history if "loss" in line]
     note = ""
     if on:
-        note = "acted" if any(part.acted(trainer.evidence) for part in trainer.components) else "did not act"
+        idle = [part.name for part in trainer.components if not part.acted(trainer.evidence)]
+        note = f"did not act: {', '.join(idle)}" if idle else "acted"
     return Row(
         name=name,
         seconds=statistics.median(clock.seconds[1:] or clock.seconds),
@@ -157,22 +163,34 @@ def measure(name: str, model_name: str, steps: int, cpu: bool) -> Row:
 
 def alone(name: str, options: argparse.Namespace, model: str) -> Row:
     """A row in a process of its own (an engine that can't be taken down again), or in several."""
-    ranks = ALONE[name]
-    if options.cpu or torch.cuda.device_count() < ranks:
-        return Row(name, note=f"not run: needs {ranks} GPU{'s' * (ranks > 1)}")
-    if name == "vllm" and find_spec("vllm") is None:
+    ranks = min(ALONE[name], torch.cuda.device_count())
+    if options.cpu or not ranks:
+        return Row(name, note="not run: needs a GPU")
+    if name.startswith("vllm") and find_spec("vllm") is None:
         return Row(name, note="not run: vllm is not installed")
     start = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"]
     arguments = [__file__, "--model", model, "--steps", str(options.steps), "--inside", name]
     environment = {**os.environ, **(variables("fsdp2") if name == "fsdp2" else {})}
-    done = subprocess.run(
-        [sys.executable, *start, *arguments], env=environment, capture_output=True, text=True, check=False
-    )
-    lines = [line for line in done.stdout.splitlines() if line.startswith('{"name"')]
-    if done.returncode or not lines:
-        reason = next((line for line in reversed(done.stderr.splitlines()) if "Error" in line), "no output")
+    code, out, err = finished([sys.executable, *start, *arguments], environment)
+    lines = [line for line in out.splitlines() if line.startswith('{"name"')]
+    if code or not lines:
+        reason = next((line for line in reversed(err.splitlines()) if "Error" in line), "no output")
         return Row(name, note=f"failed: {reason.strip()[:200]}")
     return Row(**json.loads(lines[0]))
+
+
+def finished(command: Sequence[str], environment: dict[str, str], patience: float = PATIENCE) -> tuple[int, str, str]:
+    """(exit code, stdout, stderr) of a command; after `patience` seconds all its processes are killed."""
+    started = subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    try:
+        out, err = started.communicate(timeout=patience)
+    except subprocess.TimeoutExpired:
+        os.killpg(started.pid, signal.SIGKILL)
+        out, _ = started.communicate()
+        return 1, out, f"TimeoutError: no answer in {patience:.0f} s"
+    return started.returncode, out, err
 
 
 def table(rows: Sequence[Row]) -> str:
@@ -201,6 +219,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--model", help="a folder or hub id; default: random weights")
     parser.add_argument("--steps", type=int, default=4, help="timed steps of a row")
     parser.add_argument("--only", help="rows, separated by commas; default: all")
+    parser.add_argument("--minutes", type=float, default=9, help="no row starts later than this")
     parser.add_argument("--inside", help=argparse.SUPPRESS)  # the row of a process started by `alone`
     options = parser.parse_args(arguments)
     logging.disable_progress_bar()
@@ -213,7 +232,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if int(os.environ.get("RANK", "0")) == 0:
             print(json.dumps(asdict(row)), flush=True)
         return 0
-    names = ["stock", "off", *catalog.component_names(), "float32", *ALONE]
+    names = ["stock", "off", "float32", *ALONE, *catalog.component_names()]
     if options.only:
         unknown = set(options.only.split(",")) - set(names)
         if unknown:
@@ -222,7 +241,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     rows = []
     with tempfile.TemporaryDirectory() as folder:
         model = options.model or ("embedded" if options.cpu else random_model(Path(folder, "model")))
+        begun = time.monotonic()
         for name in names:
+            if time.monotonic() - begun > 60 * options.minutes:
+                rows.append(Row(name, note="not run: out of time"))
+                continue
             with Outcome() as outcome:
                 outcome.value = (
                     alone(name, options, model) if name in ALONE else measure(name, model, options.steps, options.cpu)
