@@ -96,6 +96,22 @@ class Model:
         return tokens, values, "stop" if tokens and tokens[-1] in ends else "length"
 
 
+class Late:
+    """The model, once the first request asks for it: most tests of a server's life ask for none."""
+
+    def __init__(self, folder):
+        self.folder, self.found, self.lock = folder, None, threading.Lock()
+
+    def get(self):
+        with self.lock:
+            self.found = self.found or Model(self.folder)
+            return self.found
+
+    @property
+    def hash(self):
+        return self.found.hash if self.found else "none"
+
+
 class Handler(BaseHTTPRequestHandler):
     def log_message(self, *_):
         pass
@@ -136,17 +152,18 @@ class Handler(BaseHTTPRequestHandler):
         if self.path != "/standin/reset":
             self.record(raw)
         body = json.loads(raw or b"{}")
-        with MODEL.lock:
-            self.reply(*self.answer(body))
+        model = MODEL.get()
+        with model.lock:
+            self.reply(*self.answer(body, model))
 
-    def answer(self, body):
+    def answer(self, body, model):
         global GROUP  # noqa: PLW0603, one trainer at a time
         if self.path == "/v1/completions":
-            return (self.completions(body),)
+            return (self.completions(body, model),)
         if self.path == "/v1/chat/completions":
-            return self.chat(body)
+            return self.chat(body, model)
         if self.path == "/standin/reset":
-            MODEL.reset()
+            model.reset()
             return ({},)
         if not DEV:
             return {"error": "not found"}, 404
@@ -165,17 +182,17 @@ class Handler(BaseHTTPRequestHandler):
             names = body["update_info"]["names"]
             tensors = load(receive(GROUP, struct.unpack(">Q", receive(GROUP, 8))[0]))
             assert sorted(names) == sorted(tensors)
-            MODEL.take(tensors)
+            model.take(tensors)
         elif self.path == "/reset_prefix_cache":
             return ({"success": True},)
         return ({},)
 
-    def completions(self, body):
+    def completions(self, body, model):
         assert body["return_token_ids"] and body["return_tokens_as_token_ids"] and body["logprobs"] == 0
         choices = []
         for ids in body["prompt"]:
             for _ in range(body["n"]):
-                tokens, values, reason = MODEL.sample(ids, body)
+                tokens, values, reason = model.sample(ids, body)
                 choices.append({
                     "prompt_token_ids": ids, "token_ids": tokens, "finish_reason": reason,
                     "logprobs": {
@@ -185,14 +202,14 @@ class Handler(BaseHTTPRequestHandler):
                 })  # fmt: skip
         return {"choices": choices}
 
-    def chat(self, body):
-        text = MODEL.tokenizer.apply_chat_template(body["messages"], tokenize=False, add_generation_prompt=True)
-        ids = MODEL.tokenizer(text, add_special_tokens=False)["input_ids"]
+    def chat(self, body, model):
+        text = model.tokenizer.apply_chat_template(body["messages"], tokenize=False, add_generation_prompt=True)
+        ids = model.tokenizer(text, add_special_tokens=False)["input_ids"]
         context = ARGUMENTS.max_model_len or 512
         if len(ids) + body["max_tokens"] > context:
             return {"error": {"message": f"This model's maximum context length is {context} tokens."}}, 400
-        tokens, _, reason = MODEL.sample(ids, body, body["seed"])
-        text = MODEL.tokenizer.decode(tokens, skip_special_tokens=True)
+        tokens, _, reason = model.sample(ids, body, body["seed"])
+        text = model.tokenizer.decode(tokens, skip_special_tokens=True)
         message = {"role": "assistant", "content": text}
         return (
             {
@@ -231,6 +248,6 @@ if __name__ == "__main__":
         print("INFO: loading", flush=True)
         sys.exit(f"ValueError: {os.environ['STANDIN_FAIL']}")
     time.sleep(float(os.environ.get("STANDIN_SLOW", "0")))
-    MODEL = Model(ARGUMENTS.model)
+    MODEL = Late(ARGUMENTS.model)
     signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
     Server((ARGUMENTS.host, ARGUMENTS.port), Handler).serve_forever()

@@ -53,7 +53,9 @@ def first_json(process: subprocess.Popen) -> dict:
     raise AssertionError(process.stderr.read())
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL, signal.SIGINT])
+@pytest.mark.parametrize(
+    "number", [signal.SIGTERM, signal.SIGKILL, pytest.param(signal.SIGINT, marks=pytest.mark.slow)]
+)
 def test_serve_answers_is_evaluated_and_leaves_nothing(standin, tiny, tmp_path, monkeypatch, number):
     monkeypatch.setenv("STANDIN_FORK", str(tmp_path / "pids"))
     process = command(tmp_path, tiny, "--", "--max-model-len", "200")
