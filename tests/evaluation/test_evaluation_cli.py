@@ -1,6 +1,8 @@
 """`r3bench eval`, `grade` and `compare` on a model folder and on a server."""
 
+import errno
 import json
+import os
 
 import pytest
 from typer.testing import CliRunner
@@ -32,6 +34,29 @@ def test_a_model_folder_is_measured_graded_explained_and_compared(call, model_pa
     assert [case["repeat"] for case in cases] == [0, 1]
     (row,) = json.loads(call("compare", out, out, "--json").stdout)
     assert (row["difference"], row["p"], row["equal"]) == (0.0, 1.0, 12)
+
+
+def test_a_full_disk_is_said_and_costs_one_shard(call, model_path, tmp_path, monkeypatch):
+    def measure(out, code=0):
+        return call(
+            "eval", model_path, "--samples", "1", "limit=70", "max_tokens=16", "--out", out, "--json", code=code
+        )
+
+    whole = json.loads(measure(tmp_path / "whole").stdout)["embedded"]
+    sync, calls = os.fsync, []
+
+    def full(descriptor):
+        calls.append(descriptor)
+        if len(calls) == 3:  # the file and the folder of the first shard, then the second shard's file
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return sync(descriptor)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        failed = measure(tmp_path / "full", code=3)
+    assert failed.stderr.strip().splitlines()[-1] == "r3bench: No space left on device"
+    assert [path.suffix for path in (tmp_path / "full" / "embedded").iterdir()] == [".parquet"]
+    assert json.loads(measure(tmp_path / "full").stdout)["embedded"] == whole
 
 
 def test_a_server_needs_a_cap(call):
