@@ -1,6 +1,7 @@
 """One training run in a run directory: build, resume, train, save. Evaluation is the caller's."""
 
 import dataclasses
+import math
 import os
 import shutil
 import sys
@@ -118,13 +119,13 @@ def _check_save_steps(recipe: Recipe) -> None:
     accumulation = int(trainer_value(values, "gradient_accumulation_steps"))
     parts = int(values.get("steps_per_generation") or accumulation)
     window = parts * int(trainer_value(values, "num_iterations"))
-    steps = max(1, window // accumulation)  # optimiser steps per sampled batch
+    steps = window // math.gcd(window, accumulation)  # updates until one ends together with a sampled batch
     save = trainer_value(values, "save_steps")
     if trainer_value(values, "save_strategy") == "steps" and save >= 1 and save % steps:
         close = max(1, round(save / steps)) * steps
         raise ConfigError(
-            f"trainer.save_steps: got {save:g}, expected a multiple of {steps}: one sampled batch lasts {steps} "
-            f"updates and a checkpoint inside it can't be resumed exactly; nearest: {close}"
+            f"trainer.save_steps: got {save:g}, expected a multiple of {steps}: a sampled batch ends with "
+            f"every {steps}th update, and a checkpoint inside one can't be resumed exactly; nearest: {close}"
         )
 
 

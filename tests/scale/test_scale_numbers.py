@@ -15,7 +15,9 @@ from r3bench import catalog
 from r3bench.config.load import load_recipe
 from r3bench.config.world import check_whole_groups, check_world, least_processes
 from r3bench.errors import ConfigError
+from r3bench.records import RunPaths
 from r3bench.sweep.strategy import check_launch, check_numbers
+from r3bench.training.run import training_arguments
 
 SMALL = st.integers(1, 12)
 NUMBERS = st.fixed_dictionaries(
@@ -199,3 +201,25 @@ def test_float16_on_a_cpu_is_refused(r3bench: Callable[..., Result], monkeypatch
     assert (found.exit_code, found.stderr.splitlines()[-1]) == (
         2, "r3bench: trainer.fp16: got True, but there is no GPU here, and on a CPU it would be left out",
     )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("sampled", "update", "iterations"), [(3, 2, 1), (2, 3, 1), (16, 8, 1), (4, 4, 3), (1, 4, 1), (6, 4, 2)]
+)
+def test_checkpoints_fall_on_the_end_of_a_sampled_batch(
+    tmp_path: Path, sampled: int, update: int, iterations: int
+) -> None:
+    """Micro-step by micro-step: updates after which no sampled batch is half used."""
+    micro = range(1, 200)
+    ends = [n // update for n in micro if n % update == 0 and n % (sampled * iterations) == 0]
+    for save in range(1, 13):
+        changes = [
+            f"trainer.steps_per_generation={sampled}", f"trainer.gradient_accumulation_steps={update}",
+            f"trainer.num_iterations={iterations}", f"trainer.save_steps={save}",
+        ]  # fmt: skip
+        fits = all(n in ends for n in range(save, 25, save))
+        if fits:
+            training_arguments(load_recipe("quickstart", changes), RunPaths(tmp_path))
+        else:
+            with pytest.raises(ConfigError, match=f"save_steps: got {save}, expected a multiple of {ends[0]}:"):
+                training_arguments(load_recipe("quickstart", changes), RunPaths(tmp_path))
