@@ -2,8 +2,8 @@
 
 Every rank calls the same methods in the same order. One exchange brings the summaries of a batch's questions to all
 ranks, a second one the tokens of the trajectories that were picked, so a rank only ever holds its share of the store.
-Every rank knows the name, length and step of all that is stored (some 300 bytes each, no tokens), so that the bounds
-drop the same trajectories whatever the number of ranks.
+Every rank knows the name, length and step of all that is stored (`history_index.py`), so that the bounds drop the same
+trajectories whatever the number of ranks.
 """
 
 import dataclasses
@@ -11,7 +11,6 @@ import hashlib
 import math
 import sys
 import zlib
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -19,6 +18,7 @@ import numpy as np
 
 from r3bench.config.sections import HistoryBounds
 from r3bench.training.component import Group, Step, Summary, Trajectory
+from r3bench.training.history_index import HistoryIndex
 
 __all__ = ["HistoryBounds", "HistoryView", "TrajectoryHistory", "owner", "trajectories_of"]
 
@@ -41,11 +41,12 @@ class TrajectoryHistory:
         self.rank, self.ranks = rank, ranks
         self._gather: Gather = gather if gather is not None and ranks > 1 else lambda items: items
         self._items: dict[Key, Trajectory] = {}  # what this rank owns
-        # Of all ranks' trajectories, the same on every rank:
-        self._index: OrderedDict[Key, tuple[int, int]] = OrderedDict()  # (length, step), oldest first
-        self._of: dict[str, list[int]] = {}  # question -> serials, oldest first
-        self._next: dict[str, int] = {}  # question -> next serial
-        self.tokens = 0  # completion tokens over all ranks
+        self._index = HistoryIndex()  # of all ranks' trajectories, the same on every rank
+
+    @property
+    def tokens(self) -> int:
+        """Completion tokens over all ranks."""
+        return self._index.tokens
 
     def __len__(self) -> int:
         return len(self._items)
@@ -54,44 +55,37 @@ class TrajectoryHistory:
         """Store those trajectories that this rank owns (every rank passes all of them), then apply the bounds."""
         for trajectory in trajectories:
             question = sys.intern(trajectory.summary.question)  # one text for all its rows
-            serial = self._next.get(question, 0)
-            self._next[question] = serial + 1
+            serial = self._index.next.get(question, 0)
+            self._index.next[question] = serial + 1
             summary = Summary(**{**vars(trajectory.summary), "serial": serial})
             ids, logprobs = trajectory.completion_ids, trajectory.logprobs
             self._add(Trajectory(summary, ids, logprobs, trajectory.prefix))
-            if len(self._of[question]) > self.bounds.per_question:
-                self._drop((question, self._of[question][0]))
+            if len(self._index.serials(question)) > self.bounds.per_question:
+                self._drop(question)
         self._expire(step)
 
     def _add(self, trajectory: Trajectory) -> None:
         summary = trajectory.summary
-        self._index[summary.question, summary.serial] = (summary.length, summary.step)
-        self._of.setdefault(summary.question, []).append(summary.serial)
-        self.tokens += summary.length
+        self._index.add(summary.question, summary.length, summary.step)
         if owner(summary.question, self.ranks) == self.rank:
             self._items[summary.question, summary.serial] = trajectory
 
     def _expire(self, step: int) -> None:
-        while self._index:
-            key, (_, sampled) = next(iter(self._index.items()))
+        while (oldest := self._index.oldest()) is not None:
+            question, sampled = oldest
             too_old = self.bounds.max_age is not None and step - sampled > self.bounds.max_age
             if self.tokens <= self.bounds.max_tokens and not too_old:
                 return
-            self._drop(key)
+            self._drop(question)
 
-    def _drop(self, key: Key) -> None:
-        self.tokens -= self._index.pop(key)[0]
-        self._items.pop(key, None)
-        serials = self._of[key[0]]
-        serials.remove(key[1])
-        if not serials:
-            del self._of[key[0]]
+    def _drop(self, question: str) -> None:
+        self._items.pop((question, self._index.drop(question)), None)
 
     def open(self, questions: Sequence[str]) -> "HistoryView":
         """Summaries of `questions` (the same list on every rank) for one step. Collective."""
         wanted = list(dict.fromkeys(questions))
-        mine = [q for q in wanted if q in self._of and owner(q, self.ranks) == self.rank]
-        local = [(q, [self._items[q, s].summary for s in self._of[q]]) for q in mine]
+        mine = [q for q in wanted if self._index.serials(q) and owner(q, self.ranks) == self.rank]
+        local = [(q, [self._items[q, s].summary for s in self._index.serials(q)]) for q in mine]
         return HistoryView(self, dict(self._gather(local)))
 
     def fetch(self, keys: Sequence[Key]) -> list[Trajectory]:
@@ -119,7 +113,7 @@ class TrajectoryHistory:
             "logprobs": np.concatenate([t.logprobs for t in items] or empty_logprobs),
         }
         rows = [[*dataclasses.astuple(t.summary), t.prefix, place] for place, t in places]
-        numbers = {q: n for q, n in self._next.items() if owner(q, self.ranks) == self.rank}
+        numbers = {q: n for q, n in self._index.next.items() if owner(q, self.ranks) == self.rank}
         return arrays, {"rows": _nan_to_none(rows), "next": numbers}
 
     def load(self, shares: Iterable[tuple[dict[str, np.ndarray], dict[str, Any]]]) -> None:
@@ -128,14 +122,11 @@ class TrajectoryHistory:
         Of a share only the owned tokens are kept, so `shares` that are read one by one never lie in memory together.
         """
         self._items.clear()
-        self._index.clear()
-        self._of.clear()
-        self._next.clear()
-        self.tokens = 0
+        self._index = HistoryIndex()
         nothing = np.zeros(0, np.int32), np.zeros(0, np.float32)
         loaded: list[tuple[int, Trajectory]] = []
         for arrays, metadata in shares:
-            self._next.update({sys.intern(q): n for q, n in metadata["next"].items()})
+            self._index.next.update({sys.intern(q): n for q, n in metadata["next"].items()})
             start = 0
             for question, *values, prefix, place in metadata["rows"]:
                 fields: list[Any] = [math.nan if value is None else value for value in values]
