@@ -97,9 +97,7 @@ class TrainRecord:
     evidence: dict[str, float] = field(default_factory=dict)  # totals of the components' counters
     acted: dict[str, bool] = field(default_factory=dict)  # per component that was on: did it change anything
     halvings: int = 0  # times the micro-batch was halved after running out of memory; rows per update stay the same
-    notes: list[str] = field(
-        default_factory=list
-    )  # mended on the way, such as a spoilt checkpoint
+    notes: list[str] = field(default_factory=list)  # mended on the way, such as a spoilt checkpoint
 
 
 @dataclass(frozen=True)
