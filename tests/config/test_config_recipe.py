@@ -32,7 +32,8 @@ def test_resolved_writes_every_default_out_and_reads_back_unchanged(folder: Path
     written = json.loads(json.dumps(resolved(recipe), allow_nan=False))
     assert parse_recipe(written, "config.json") == recipe
     assert written["data"]["name"] == "gsm8k"
-    assert written["model"]["lora"] == {"rank": 4, "alpha": 32, "dropout": 0.0, "target_modules": "all-linear", "merge": True}
+    lora = {"rank": 4, "alpha": 32, "dropout": 0.0, "target_modules": "all-linear", "merge": True}
+    assert written["model"]["lora"] == lora
     assert set(written["components"]["replay"]) > {"rows"}
 
 
