@@ -22,7 +22,6 @@ import sys
 import tempfile
 import time
 import warnings
-import zlib
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from importlib.util import find_spec
@@ -57,7 +56,7 @@ ALONE = {"vllm": 1, "vllm+four": 1, "fsdp2": 2}  # rows in processes of their ow
 PATIENCE = 180.0  # seconds such a row may take
 GROUP = 8
 SIZES = {  # what a row trains on: rows, answer cap, questions
-    "gpu": {"rows": 16, "cap": 256, "questions": 4},
+    "gpu": {"rows": 16, "cap": 192, "questions": 4},
     "cpu": {"rows": 16, "cap": 24, "questions": 4},
 }
 
@@ -98,7 +97,7 @@ def scripted(completion_ids: list[list[int]], question_id: list[str], trainer_st
     late = int(trainer_state.epoch or 0) % 2
     rewards = []
     for place, (ids, question) in enumerate(zip(completion_ids, question_id, strict=True)):
-        right = zlib.crc32(str(question).encode()) % 2 or (place + len(ids)) % 3 == 0
+        right = int(question[-1]) % 2 or (place + len(ids)) % 3 == 0  # the number of a generated question
         rewards.append(float(bool(late and right)))
     return rewards
 
@@ -217,7 +216,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--cpu", action="store_true", help="on the embedded model, without a GPU")
     parser.add_argument("--model", help="a folder or hub id; default: random weights")
-    parser.add_argument("--steps", type=int, default=4, help="timed steps of a row")
+    parser.add_argument("--steps", type=int, default=6, help="timed steps of a row")
     parser.add_argument("--only", help="rows, separated by commas; default: all")
     parser.add_argument("--minutes", type=float, default=9, help="no row starts later than this")
     parser.add_argument("--inside", help=argparse.SUPPRESS)  # the row of a process started by `alone`
