@@ -56,7 +56,7 @@ ALONE = {"vllm": 1, "vllm+four": 1, "fsdp2": 2}  # rows in processes of their ow
 PATIENCE = 180.0  # seconds such a row may take
 GROUP = 8
 SIZES = {  # what a row trains on: rows, answer cap, questions
-    "gpu": {"rows": 16, "cap": 192, "questions": 4},
+    "gpu": {"rows": 16, "cap": 128, "questions": 4},
     "cpu": {"rows": 16, "cap": 24, "questions": 4},
 }
 
@@ -216,7 +216,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--cpu", action="store_true", help="on the embedded model, without a GPU")
     parser.add_argument("--model", help="a folder or hub id; default: random weights")
-    parser.add_argument("--steps", type=int, default=6, help="timed steps of a row")
+    parser.add_argument("--steps", type=int, default=8, help="timed steps of a row")
     parser.add_argument("--only", help="rows, separated by commas; default: all")
     parser.add_argument("--minutes", type=float, default=9, help="no row starts later than this")
     parser.add_argument("--inside", help=argparse.SUPPRESS)  # the row of a process started by `alone`
