@@ -1,7 +1,11 @@
 """The bounds of the trajectory history: what is kept, on any number of ranks and after a restart."""
 
+import gc
 import hashlib
 import json
+import tracemalloc
+from collections import Counter
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,8 +15,9 @@ from hypothesis import strategies as st
 
 from r3bench.config.load import config_hash, parse_recipe, resolved
 from r3bench.errors import ConfigError
+from r3bench.training.checkpoint import save_state
 from r3bench.training.component import Trajectory
-from r3bench.training.history import HistoryBounds, TrajectoryHistory
+from r3bench.training.history import HistoryBounds, TrajectoryHistory, owner
 
 BATCHES = st.lists(st.lists(st.tuples(st.integers(0, 6), st.integers(1, 9)), max_size=8), max_size=8)
 BOUNDS = st.builds(HistoryBounds, st.integers(1, 4), st.integers(1, 60), st.none() | st.integers(1, 3))
@@ -90,3 +95,34 @@ def test_recipes_set_the_bounds_and_the_defaults_leave_old_run_ids_alone():
     for bad in ("per_question", "max_tokens", "max_age"):
         with pytest.raises(ConfigError, match=rf"history: {bad}: got 0, expected at least 1"):
             parse_recipe({"history": {bad: 0}}, "recipe")
+
+
+def test_memory_and_files_of_a_rank_fall_as_one_over_ranks(tmp_path):
+    """A rank's bytes are its share of the whole plus an index, a small part of the whole."""
+    whole, *parts = (measured(tmp_path, ranks) for ranks in (1, 2, 4, 8))
+    for ranks, part in zip((2, 4, 8), parts, strict=True):
+        share = part["trajectories"] / whole["trajectories"]
+        assert share < 1.25 / ranks, "questions are dealt out unevenly"
+        assert part["memory"] < whole["memory"] * (share + 0.03)
+        assert part["file"] < whole["file"] * (share + 0.03)
+
+
+def measured(folder, ranks):
+    """Trajectories, bytes, and bytes saved, of the fullest of so many ranks: 300 questions x 8 answers x 256 tokens."""
+    counts = Counter(owner(f"q{question}", ranks) for question in range(300))
+    rank = counts.most_common(1)[0][0]
+    gc.collect()
+    tracemalloc.start()
+    store = TrajectoryHistory(HistoryBounds(per_question=8), rank, ranks, lambda items: items)
+    for step in range(8):
+        for question in range(300):  # one by one: what is not this rank's is gone at once
+            store.insert([row(question, 256, step)], step)
+    gc.collect()
+    memory = tracemalloc.get_traced_memory()[0]
+    tracemalloc.stop()
+    world = SimpleNamespace(
+        process_index=rank, num_processes=ranks, is_main_process=False, wait_for_everyone=lambda: None
+    )
+    save_state(folder / str(ranks), {}, store.state(), world)
+    size = sum(path.stat().st_size for path in (folder / str(ranks)).rglob("history-*"))
+    return {"trajectories": len(store), "memory": memory, "file": size}
