@@ -128,6 +128,9 @@ def _row(results: Results, name: str, members: tuple[str, ...], index: int, foun
     )
 
 
+OTHER = ("no_answer", "timeouts", "agreement")  # rates of an evaluation that are shown besides pass@k and maj@k
+
+
 def _summary(
     results: Results, records: Sequence[Mapping[str, Mapping[str, Any]]], members: tuple[str, ...]
 ) -> dict[str, float]:
@@ -140,9 +143,7 @@ def _summary(
     count = len(results.benchmarks[members[0]].questions)
     found = [r[members[0]] for r in records if members[0] in r]
     found = [f for f in found if f.get("questions", count) == count]
-    wanted = [
-        k for k in (found[0] if found else ()) if k.startswith(("pass@", "maj@")) or k in ("no_answer", "timeouts")
-    ]
+    wanted = [k for k in (found[0] if found else ()) if k.startswith(("pass@", "maj@")) or k in OTHER]
     return {k: float(np.mean([f[k] for f in found])) for k in wanted if all(k in f for f in found)}
 
 

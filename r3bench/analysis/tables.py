@@ -136,7 +136,10 @@ def answer_table(results: Results, benchmark: str, rows: Sequence[CellRow]) -> T
     if not rows:
         return None
     body = [[Entry(r.label), *(Entry(points(r.summary.get(k)), r.summary.get(k)) for k in keys)] for r in rows]
-    heads = [Column({"no_answer": "no answer %", "timeouts": "timed out %"}.get(k, k)) for k in keys]
+    heads = [
+        Column({"no_answer": "no answer %", "timeouts": "timed out %", "agreement": "spelling agrees %"}.get(k, k))
+        for k in keys
+    ]
     notes = [
         "means over runs measured on exactly these questions, in points, without intervals: accuracy is what the "
         "analysis is about"
