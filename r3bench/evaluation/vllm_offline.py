@@ -23,6 +23,8 @@ class VLLMBackend(ChatModel):
         Raises:
             ConfigError: vLLM is missing, or refuses the model or an argument.
         """
+        import torch
+
         try:
             import vllm
         except ImportError as error:
@@ -38,29 +40,50 @@ class VLLMBackend(ChatModel):
         self.context = int(config.max_model_len)
         self.details = {"dtype": str(config.dtype).removeprefix("torch.")}
         self.fingerprint = fingerprint.of_folder(name)
+        scheduler = self._llm.llm_engine.vllm_config.scheduler_config
+        self._budget = None if torch.cuda.is_available() else int(scheduler.max_num_batched_tokens)
 
     def generate(self, draws: Sequence[Draw], sampling: Sampling, progress: Callable[[int], None]) -> list[Completion]:
         """See `Backend.generate`."""
         ids = [self.encode(draw.prompt) for draw in draws]
         self.check_length(max(map(len, ids), default=0), sampling)
         ends = self.turn_ends()
-        outputs = self._llm.generate(
-            [{"prompt_token_ids": row} for row in ids],
-            [
-                self._parameters(
-                    temperature=sampling.temperature,
-                    top_p=sampling.top_p,
-                    max_tokens=sampling.max_tokens,
-                    stop_token_ids=ends,
-                    seed=draw.seed,
-                )
-                for draw in draws
-            ],
-            use_tqdm=False,
-        )
-        progress(len(draws))
-        answers = [output.outputs[0] for output in outputs]
+        answers: list[Any] = []
+        for part in together([len(row) for row in ids], self._budget):
+            outputs = self._llm.generate(
+                [{"prompt_token_ids": ids[i]} for i in part],
+                [
+                    self._parameters(
+                        temperature=sampling.temperature,
+                        top_p=sampling.top_p,
+                        max_tokens=sampling.max_tokens,
+                        stop_token_ids=ends,
+                        seed=draws[i].seed,
+                    )
+                    for i in part
+                ],
+                use_tqdm=False,
+            )
+            progress(len(part))
+            answers += [output.outputs[0] for output in outputs]
         return [Completion(a.text, len(a.token_ids), a.finish_reason == "length") for a in answers]
+
+
+def together(lengths: Sequence[int], budget: int | None) -> list[range]:
+    """Which requests are handed over at a time: stretches whose prompts have up to `budget` tokens; None: all at once.
+
+    On a CPU vLLM 0.30 can't take back a random number, which it does after reading a prompt in parts, as it does beyond
+    this many tokens.
+    """
+    if budget is None:
+        return [range(len(lengths))]
+    parts, first, tokens = [], 0, 0
+    for index, length in enumerate(lengths):
+        if tokens + length > budget and index > first:
+            parts.append(range(first, index))
+            first, tokens = index, 0
+        tokens += length
+    return [*parts, range(first, len(lengths))]
 
 
 def memory_share() -> dict[str, float]:

@@ -19,6 +19,7 @@ from r3bench.evaluation.backends import resolve
 from r3bench.evaluation.driver import evaluate
 from r3bench.evaluation.pool import device_groups
 from r3bench.evaluation.settings import measured, settings
+from r3bench.evaluation.vllm_offline import together
 
 SECTION = EvalSection(tasks=("embedded",), samples=3, limit=70, temperature=0.6, top_p=0.95)
 
@@ -90,6 +91,12 @@ def test_gpus_that_are_not_there(standin, model_path, tmp_path, monkeypatch, opt
         evaluate(f"vllm:{model_path}", SECTION, tmp_path, default_max_tokens=8, quiet=True, **options)
 
 
+def test_prompts_on_a_cpu_are_handed_over_so_that_none_is_read_in_parts():
+    assert together([5, 5, 5], None) == [range(3)]
+    assert together([4, 4, 4, 9, 12, 1], 9) == [range(2), range(2, 3), range(3, 4), range(4, 5), range(5, 6)]
+    assert together([3, 3, 3], 9) == [range(3)] and together([], 9) == [range(0)]
+
+
 def test_groups_of_gpus(monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5,6,8")
     assert device_groups(2, 2) == [["3", "5"], ["6", "8"]] and device_groups(2, 1) == [["3"], ["5"]]
@@ -142,7 +149,7 @@ def test_a_process_that_is_killed_ends_the_evaluation_and_costs_only_its_shard(
 ):
     import threading
 
-    monkeypatch.setenv("STANDIN_SLOW", "3")
+    monkeypatch.setenv("STANDIN_SLOW", "1")
 
     def kill() -> None:
         while not standin.is_file() or not asked(standin):  # one shard was sampled, the other one is

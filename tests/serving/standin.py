@@ -26,8 +26,14 @@ class _Config:
     max_model_len = 512
     dtype = "torch.bfloat16"
 
+class _Scheduler:
+    max_num_batched_tokens = 1500
+
+class _All:
+    scheduler_config = _Scheduler
+
 class _Engine:
-    model_config = _Config
+    model_config, vllm_config = _Config, _All
 
 class LLM:
     def __init__(self, model, *, seed, enable_prefix_caching, tensor_parallel_size=1, max_model_len=None):
@@ -44,6 +50,7 @@ class LLM:
         return AutoTokenizer.from_pretrained(self.model)
 
     def generate(self, prompts, sampling_params, *, use_tqdm):
+        assert sum(len(prompt["prompt_token_ids"]) for prompt in prompts) <= _Scheduler.max_num_batched_tokens
         time.sleep(float(os.environ.get("STANDIN_SLOW", "0")))
         with open(os.environ["STANDIN_LOG"], "a") as log:
             for prompt, p in zip(prompts, sampling_params):
