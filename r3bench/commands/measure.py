@@ -119,7 +119,11 @@ def _of_model(name: str, changes: list[str]) -> tuple[str, "EvalSection", int]:
 
     alone = Path(folder, ADAPTER)  # adapters: the context is their start model's
     whole = read_json(alone)["base_model_name_or_path"] if alone.is_file() else folder
-    context = getattr(AutoConfig.from_pretrained(whole), "max_position_embeddings", None) or 65536
+    try:
+        config = AutoConfig.from_pretrained(whole)
+    except (OSError, ValueError) as error:
+        raise ConfigError(f"model '{name}': can't be loaded: {str(error).splitlines()[0]}") from error
+    context = getattr(config, "max_position_embeddings", None) or 65536
     return engine + folder, section, min(context // 2, 32768)
 
 

@@ -59,6 +59,16 @@ def test_a_full_disk_is_said_and_costs_one_shard(call, model_path, tmp_path, mon
     assert json.loads(measure(tmp_path / "full").stdout)["embedded"] == whole
 
 
+def test_a_hub_id_that_cannot_be_reached_is_one_line(call, monkeypatch):
+    import huggingface_hub.constants
+
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    for more in ([], ["max_tokens=8"]):
+        result = call("eval", "some-org/no-such-model", "--samples", "1", *more, code=2)
+        (line,) = result.stderr.strip().splitlines()
+        assert line.startswith("r3bench: model 'some-org/no-such-model': can't be loaded: ")
+
+
 def test_a_server_needs_a_cap(call):
     result = call("eval", "http://127.0.0.1:9/v1", "--tasks", "embedded", code=2)
     assert "eval.max_tokens: missing" in result.stderr
