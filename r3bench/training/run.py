@@ -30,7 +30,7 @@ from r3bench.training.divergence import StopAtRunawayWeights
 from r3bench.training.environment import device
 from r3bench.training.models import load_model
 from r3bench.training.rewards import reward_functions
-from r3bench.training.tracking import check_trackers
+from r3bench.training.tracking import check_trackers, keep_in
 from r3bench.training.trainer import R3Trainer
 
 
@@ -155,6 +155,7 @@ def _run(trainer: R3Trainer, recipe: Recipe, paths: RunPaths, quiet: bool, disk_
         if before not in (None, now):
             append_jsonl(_notes(paths), {"note": f"went on from {newest.name} of {before} processes on {now}"})
     metrics = MetricsFile(paths.metrics, int(newest.name.split("-")[1]) if newest else 0, trainer) if lead else None
+    keep_in(paths.root, trainer)
     stop = StopOnSignal()
     trainer.remove_callback(PrinterCallback)
     trainer.add_callback(StopAtRunawayWeights(trainer))

@@ -1,6 +1,7 @@
-"""Trackers that TRL's `report_to` can name: is the package there?"""
+"""Trackers that TRL's `report_to` can name: is the package there, and where do files go?"""
 
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 from r3bench.errors import ConfigError, nearest
@@ -29,3 +30,15 @@ def check_trackers(values: dict[str, Any]) -> None:
                 )
         elif "did you mean" in (hint := nearest(str(name), PACKAGES)):
             raise ConfigError(f"trainer.report_to: got '{name}'{hint}")
+
+
+def keep_in(folder: Path, trainer: Any) -> None:
+    """Let TensorBoard write below `folder` unless TENSORBOARD_LOGGING_DIR says where.
+
+    By default its files lie among the checkpoints, which are removed after a verified evaluation.
+    """
+    from transformers.integrations import TensorBoardCallback
+
+    for callback in trainer.callback_handler.callbacks:
+        if isinstance(callback, TensorBoardCallback) and callback.logging_dir is None:
+            callback.logging_dir = str(folder / "tensorboard")
