@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from component_tools import NAN  # noqa: F401  (puts tests/reference on the path)
-from recording import bare_prompts, by_number, historic
+from recording import PADDING, bare_prompts, by_number, historic
 from reference_loss import Row, constants, loss, reported
 from reference_step import (
     Answer,
@@ -82,6 +82,7 @@ class StepCheck:
                 reference.append(self.historic_row(answer, trained, advantage, mix))
         assert not any(old.values()), "historic rows that no method asked for"
         assert len(reference) == len(batch.rows)
+        self.seen["padding"] += sum(int((part["r3_row"] == PADDING).sum()) for part in batch.parts)
         if self.losses:
             self.check_losses(batch, reference)
         self.mixed(batch, groups, mixes)

@@ -37,6 +37,12 @@ def turning(completion_ids, question_id, trainer_state, **_):
     return [float(first and i % 4 == 0) for i in range(len(question_id))]
 
 
+def turning_some(completion_ids, question_id, trainer_state, **_):
+    """As `turning`, but only every other question is ever solved: batches with one mixed group and with two."""
+    solved = turning(completion_ids, question_id, trainer_state)
+    return [r * (q in ("q0", "q2", "q4")) for r, q in zip(solved, question_id, strict=True)]
+
+
 def alternating(completion_ids, trainer_state, **_):
     """All wrong in even epochs, all right in odd ones."""
     return [float(int((trainer_state.epoch or 0) + 1e-6) % 2)] * len(completion_ids)
@@ -123,6 +129,10 @@ CASES = {
     "dynamic sampling, dropped": (
         {"dynamic_sampling": {"max_rounds": 0}}, some_alive, {"rows": 12, **GRPO}, "rescaled",
     ),
+    "dynamic sampling, ranked": (
+        {"dynamic_sampling": {"max_rounds": 0}, **ranked(scope="failed")}, some_alive, {"rows": 12, **ENDING},
+        "rescaled",
+    ),
     "rescue": ({"rescue": {}}, turning, {}, "none swapped"),
     "rescue, clipped ratio": (
         {"rescue": {"weight": "decoupled", "ratio_max": 1.2}}, turning, GRPO, "decoupled swapped",
@@ -131,6 +141,10 @@ CASES = {
     "repo, together": (repo(rows=3, normalisation="mixed"), by_tokens, GRPO, "ppo added"),
     "exgrpo": ({"exgrpo": {"start": 0.0}}, half_solved, {"steps": 8, "scale_rewards": "none"}, "shaped swapped"),
     "replay": ({"replay": {"rows": 2, "pick": "recent"}}, turning, {"scale_rewards": "batch"}, "decoupled added"),
+    "replay, in two parts": (
+        {"replay": {}}, turning_some, {"per_device_train_batch_size": 4, "gradient_accumulation_steps": 2, **GRPO},
+        "padding",
+    ),
     "replay, damped": (
         {"replay": {"rows": 2, "mode": "replace", **DAMPED}}, turning, GRPO, "decoupled swapped",
     ),
