@@ -49,3 +49,9 @@ def test_the_numbers_work_on_the_gpus_a_recipe_is_for(
     monkeypatch.chdir(tmp_path)
     eight = name in ("r3_1.5b", "r3_7b", "deepscaler_8k")
     check_numbers(load_recipe(name), 8 if eight else 1, 1, "ddp")
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_the_line_in_the_list_is_a_whole_sentence(name: str) -> None:
+    about = catalog.about(RECIPES[name])
+    assert about.endswith(".") and len(about) > 20
