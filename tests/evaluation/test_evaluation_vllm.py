@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from r3bench.analysis.counts import _count, _differences
 from r3bench.cli import app
 from r3bench.config.sections import EvalSection
 from r3bench.errors import ConfigError, StateError
@@ -217,6 +218,9 @@ def test_auto_is_what_training_used_and_never_mixes(standin, model_path, tmp_pat
     assert resolve(explicit, tmp_path, use_vllm=True) == explicit
     with pytest.raises(StateError, match=r"sampled with .*backend 'hf' \(now 'vllm'\)"):
         evaluate(str(model_path), explicit, tmp_path, default_max_tokens=16, quiet=True)
+    evaluate(str(model_path), explicit, tmp_path / "other", default_max_tokens=16, quiet=True)
+    notes = _differences("embedded", [_count(folder / "embedded") for folder in (tmp_path, tmp_path / "other")])
+    assert any('measured with different backend ("hf", "vllm")' in note for note in notes)  # and tables say so
 
 
 def test_scores_of_another_backend_do_not_count_as_measured():
