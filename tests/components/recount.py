@@ -51,7 +51,7 @@ class Recount(StepCheck):
         if "ranking" in self.on:
             self.ranking(groups, mixes)
         if "reflection" in self.on:
-            self.reflection(batch, groups)
+            self.reflection(batch, groups, mixes)
         if "replay" in self.on:
             self.replay(batch, groups, mixes)
         if "retrospective" in self.on:
@@ -113,8 +113,11 @@ class Recount(StepCheck):
                 if s.get("unanchored_weight", 1.0) != 1 and mix is None and not any(group.right):
                     self.count("ranking/groups_rescaled", max(got) > min(got))
 
-    def reflection(self, batch, groups):
+    def reflection(self, batch, groups, mixes):
         s = self.on["reflection"]
+        if s.get("gradient") == "reattach":
+            again = [a for mix in mixes if mix is not None for a in mix[1] if a.kind == "reflection"]
+            self.count("reflection/rows_reattached", len(again))
         for group in groups:
             if group.kind == "reflection":
                 self.count("reflection/groups")
