@@ -212,6 +212,10 @@ class R3Trainer(GRPOTrainer):
     # ------------------------------------------------------------------ log-probs, and what is learnt from the batch
 
     def _get_per_token_logps_and_entropies(self, model: Any, *args: Any, **kwargs: Any) -> Any:
+        with trl_adapter.narrow_tiles(self.model):
+            return self._harvested(model, *args, **kwargs)
+
+    def _harvested(self, model: Any, *args: Any, **kwargs: Any) -> Any:
         rollout = self._rollout
         observing = self.moments is not None and self.moments.observes_tokens
         if rollout is None or model is not self.model or not observing or not rollout.harvesting:

@@ -4,6 +4,7 @@
 checks it against the installed TRL, together with the arity and keys below; `check_trl` refuses an unsupported version.
 """
 
+import contextlib
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
@@ -12,13 +13,14 @@ from accelerate.utils import gather_object
 from packaging.version import Version
 from transformers import TrainerState
 from trl.models.utils import disable_gradient_checkpointing
+from trl.trainer import utils as trl_utils
 from trl.trainer.grpo_trainer import GRPOTrainer
 from trl.trainer.utils import pad, use_adapter
 
 from r3bench.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
 SUPPORTED = ("1.16", "1.17")  # [from, before)
 
@@ -50,6 +52,7 @@ ATTRIBUTES = (  # of a constructed trainer
     "multi_objective_aggregation",
     "pad_to_multiple_of",
 )  # fmt: skip
+TILE = "_CHUNKED_LOGPROB_CHUNK_SIZE"  # of trl.trainer.utils: how many logits a tile of the fused head is wide
 ROW_MEAN_LOSSES = ("grpo", "sapo", "dr_grpo", "luspo")  # average over rows, so padding rows must be made up for
 
 
@@ -139,6 +142,27 @@ def pad_left(rows: "Sequence[torch.Tensor]", value: int) -> torch.Tensor:
 def pad_right(rows: "Sequence[torch.Tensor]", value: int) -> torch.Tensor:
     """Stack 1-d tensors, padded on the right."""
     return pad(list(rows), padding_value=value, padding_side="right")
+
+
+@contextlib.contextmanager
+def narrow_tiles(model: Any) -> "Iterator[None]":
+    """Let TRL's fused head work on tiles no wider than a small vocabulary; on the CPU only.
+
+    Its tile is 32,768 logits wide whatever the vocabulary. A few hundred of them then lie on a page of their own per
+    token, and half the head's time goes into fetching pages. The products are the same, bit for bit: one tile holds
+    the whole vocabulary either way.
+    """
+    width = getattr(trl_utils, TILE, None)
+    vocabulary = model.config.get_text_config().vocab_size
+    narrow = max(512, vocabulary + 256)  # room for an embedding with more rows than the configuration says
+    if width is None or narrow >= width or model.device.type != "cpu":
+        yield
+        return
+    setattr(trl_utils, TILE, narrow)
+    try:
+        yield
+    finally:
+        setattr(trl_utils, TILE, width)
 
 
 def score_tokens(
