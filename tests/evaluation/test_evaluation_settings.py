@@ -54,7 +54,7 @@ def test_a_prompt_that_does_not_fit_is_said_before_the_first_shard(loaded, tmp_p
     longest = max(prompts[4:])
     assert longest > max(prompts[:4])
     monkeypatch.setattr(shards, "QUESTIONS", 4)
-    monkeypatch.setattr(HFBackend, "_sample", lambda *_: pytest.fail("sampled in vain"))
+    monkeypatch.setattr(HFBackend, "generate", lambda *_: pytest.fail("sampled in vain"))
     monkeypatch.setattr(model.config, "max_position_embeddings", longest + 31)
     with pytest.raises(ConfigError, match=rf"32 tokens after a prompt of {longest} exceed .* expected at most 31"):
         evaluate(loaded, EvalSection(samples=1), tmp_path, default_max_tokens=32, quiet=True)
