@@ -79,6 +79,7 @@ def _run_ranks(name: str, world: World, folder: str, devices: Mapping[str, str])
     """Run the ranks of this node; rank -> exit code (minus the signal) of those that failed."""
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.elastic.rendezvous import RendezvousError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
     alone = world.nodes == 1
@@ -98,6 +99,11 @@ def _run_ranks(name: str, world: World, folder: str, devices: Mapping[str, str])
             elastic_launch(config, sys.executable)("-m", "r3bench.sweep.launch", folder)
         except ChildFailedError as error:
             return {rank: failure.exitcode for rank, failure in error.failures.items()}
+        except RendezvousError as error:
+            raise R3BenchError(
+                f"the nodes didn't find each other at {world.master} (the same command on all {world.nodes}, one of "
+                "them that machine, and the port open?); try again"
+            ) from error
         except SignalException:
             pass  # the ranks have saved and said so
     return {}

@@ -1,6 +1,7 @@
 """How a model is spread over processes: the shipped accelerate configurations, as environment variables."""
 
 import os
+import socket
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal, get_args
@@ -53,6 +54,8 @@ def check_launch(recipe: Recipe, gpus: int, nodes: int, strategy: str, master: s
     check_numbers(recipe, gpus, nodes, strategy)
     if nodes > 1 and not master:
         raise ConfigError("--master: missing, expected HOST:PORT of one of the nodes, the same on all of them")
+    if nodes > 1:
+        check_address(str(master))
     here = len(gpu_ids())
     if here and gpus > here:
         raise ConfigError(f"--gpus: got {gpus}, but this machine offers {here}; nearest that works: --gpus {here}")
@@ -62,6 +65,21 @@ def check_launch(recipe: Recipe, gpus: int, nodes: int, strategy: str, master: s
         raise ConfigError(f"--strategy {strategy}: needs GPUs and none is visible; on CPU only ddp works")
     if strategy.startswith("zero") and find_spec("deepspeed") is None:
         raise ConfigError(f"--strategy {strategy}: needs the package deepspeed (pip install deepspeed), or use fsdp2")
+
+
+def check_address(master: str) -> None:
+    """Refuse a `--master` that isn't HOST:PORT, or whose host nobody knows: the nodes would look for it for minutes.
+
+    Raises:
+        ConfigError: saying which.
+    """
+    host, _, port = master.rpartition(":")
+    if not host or not port.isdigit() or not 0 < int(port) < 65536:
+        raise ConfigError(f"--master: got '{master}', expected HOST:PORT, such as node0:29500")
+    try:
+        socket.getaddrinfo(host.strip("[]"), int(port))
+    except (OSError, UnicodeError) as error:
+        raise ConfigError(f"--master: got '{master}', but '{host}' is not known here: {error}") from error
 
 
 def check_numbers(recipe: Recipe, gpus: int, nodes: int, strategy: str, where: str = "trainer") -> None:

@@ -14,8 +14,9 @@ from typer.testing import Result
 from r3bench import catalog
 from r3bench.config.load import load_recipe
 from r3bench.config.world import check_whole_groups, check_world, least_processes
-from r3bench.errors import ConfigError
+from r3bench.errors import ConfigError, R3BenchError
 from r3bench.records import RunPaths
+from r3bench.sweep.launch import World, launch
 from r3bench.sweep.strategy import check_launch, check_numbers
 from r3bench.training.run import training_arguments
 
@@ -223,3 +224,29 @@ def test_checkpoints_fall_on_the_end_of_a_sampled_batch(
         else:
             with pytest.raises(ConfigError, match=f"save_steps: got {save}, expected a multiple of {ends[0]}:"):
                 training_arguments(load_recipe("quickstart", changes), RunPaths(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("master", "message"),
+    [
+        ("node0", "--master: got 'node0', expected HOST:PORT, such as node0:29500"),
+        ("node0:x", "--master: got 'node0:x', expected HOST:PORT"),
+        ("node0:99999", "--master: got 'node0:99999', expected HOST:PORT"),
+        ("nowhere.invalid:29500", "--master: got 'nowhere.invalid:29500', but 'nowhere.invalid' is not known here: "),
+    ],
+)
+def test_an_address_that_can_not_be_one(r3bench: Callable[..., Result], master: str, message: str) -> None:
+    found = r3bench("train", "quickstart", "--nodes", "2", "--master", master)
+    assert (found.exit_code, found.stderr.count("\n")) == (2, 1)
+    assert message in found.stderr
+
+
+def test_nodes_that_do_not_find_each_other(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from torch.distributed.elastic.rendezvous import RendezvousConnectionError
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise RendezvousConnectionError("store")
+
+    monkeypatch.setattr("torch.distributed.launcher.api.launch_agent", fail)
+    with pytest.raises(R3BenchError, match="the nodes didn't find each other at localhost:29500"):
+        launch(load_recipe("quickstart"), folder / "run", World(1, 2, "ddp", "localhost:29500"))
