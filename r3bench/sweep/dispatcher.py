@@ -192,7 +192,11 @@ class Dispatcher:
     def _failed(self, run: _Running, failure: Failure) -> None:
         cell, root = run.cell, self.study.paths(run.cell).root
         if run.stopped == "drain":
-            self.todo.appendleft(cell)
+            _, record = self.study.state(cell)
+            if record is not None:  # it had its record before the signal reached it
+                self._finish(cell, record)
+            else:
+                self.todo.appendleft(cell)
             return
         if failure.kind == "locked":
             self.elsewhere.append(cell)
@@ -209,8 +213,8 @@ class Dispatcher:
             failure = Failure("preempted", f"asked to stop before it got any further: {failure.message}")
         if run.stopped == "timeout":
             failure = Failure("timeout", f"no progress for {self.study.grid.hang_after:g} s", failure.detail)
-        if run.stopped == "timeout" or len(failures(root)) == run.failures:
-            note_failure(root, failure)  # the worker had no chance to
+        if run.stopped == "timeout" or all(noted.kind != failure.kind for noted in failures(root)[run.failures :]):
+            note_failure(root, failure)  # the worker had no chance to, or another rank than the one that notes knew why
         allowed = getattr(self.study.grid.retries, failure.kind, 0)
         seen = counts(root)[failure.kind]
         if seen <= allowed:

@@ -17,6 +17,7 @@ from r3bench.sweep.grid import parse_grid
 from r3bench.sweep.local import DeviceExecutor, ForkExecutor
 
 PRELOAD = ("toy",)
+HANG = 600  # seconds after which what never happens is given up
 
 
 def quiet(line):
@@ -64,31 +65,31 @@ SCRIPT = """
 import sys, json
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
-from toy import run_toy
+import toy
 from r3bench.sweep.ablate import ablate
 from r3bench.sweep.grid import parse_grid
 from r3bench.sweep.local import ForkExecutor
 if __name__ == "__main__":
     grid = parse_grid(json.loads(sys.argv[2]), "toy.yaml")
     with ForkExecutor(preload=("toy",)) as pool:
-        report = ablate(grid, Path("runs"), run=run_toy, executor=pool, slots=4)
+        report = ablate(grid, Path("runs"), run=getattr(toy, sys.argv[3]), executor=pool, slots=4)
     print("LEFT", len(report.left), report.reason, flush=True)
 """
 
 
-def _dispatcher(home, values):
+def _dispatcher(home, values, run="run_toy"):
     import json
 
     (home / "script.py").write_text(SCRIPT)
     return subprocess.Popen(
-        [sys.executable, "script.py", str(Path(__file__).parent), json.dumps(values)],
+        [sys.executable, "script.py", str(Path(__file__).parent), json.dumps(values), run],
         cwd=home,
         stdout=subprocess.PIPE,
         text=True,
     )
 
 
-def _wait_for(condition, seconds=60):
+def _wait_for(condition, seconds=HANG):
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "never happened"
@@ -118,7 +119,7 @@ def test_an_ended_dispatcher_leaves_no_process_and_goes_on_when_started_again(ho
     )
     worker = read_jsonl(log)[0]["pid"]
     process.send_signal(number)
-    output, _ = process.communicate(timeout=60)
+    output, _ = process.communicate(timeout=HANG)
     _wait_for(lambda: not _alive(worker))
     if number == signal.SIGTERM:
         assert "LEFT 1 SIGTERM received" in output and process.returncode == 0
@@ -146,11 +147,22 @@ def test_the_first_signal_waits_for_running_cells_and_the_second_kills_them(home
     time.sleep(1.5)
     assert process.poll() is None and _alive(worker)
     process.send_signal(number)
-    output, _ = process.communicate(timeout=60)
+    output, _ = process.communicate(timeout=HANG)
     assert "LEFT 1 SIG" in output and not _alive(worker)
     assert [line["event"] for line in read_jsonl(log)] == ["start"]  # killed on request: no failure
     with ForkExecutor(preload=PRELOAD) as pool:
         assert ablate(grid, home / "runs", run=run_toy, executor=pool, slots=2, say=quiet).complete
+
+
+def test_a_cell_that_had_its_record_when_it_was_killed_is_finished(home, grid_values):
+    grid_values |= {"seeds": [0]}
+    process = _dispatcher(home, grid_values, "run_lingering")
+    _wait_for(lambda: len(list((home / "runs").glob("toy/*/run.json"))) == 4)  # of 5 cells, as many as slots
+    process.send_signal(signal.SIGTERM)
+    time.sleep(0.5)
+    process.send_signal(signal.SIGTERM)
+    output, _ = process.communicate(timeout=60)
+    assert "LEFT 1 SIGTERM received" in output and "[4/5]" in output
 
 
 def test_a_lost_fork_server_is_started_again(home, grid_values):

@@ -119,3 +119,10 @@ TOY = Steps(
 def run_toy(work):
     """A cell for `ablate(run=...)`."""
     return run_job(work, steps=TOY)
+
+
+def run_lingering(work):
+    """A cell whose process stays after its record was written."""
+    reply = run_toy(work)
+    time.sleep(600)
+    return reply
