@@ -89,6 +89,7 @@ class Replay(Component):
     name = "replay"
     Config = ReplayConfig
     uses_history = True
+    later = ("deviation",)
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "literal": {"weight": "none"},  # the paper's text: no importance ratio
         "positives": {"labels": "positives"},  # control: does replaying failures add anything?

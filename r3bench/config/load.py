@@ -177,6 +177,11 @@ def config_hash(recipe: Recipe) -> str:
         node, default = (values[section[0]], defaults[section[0]]) if section else (values, defaults)
         if node[key] == default[key]:
             del node[key]
+    for name, settings in values["components"].items():
+        component = catalog.component(name)
+        for key in component.later:
+            if settings[key] == plain(getattr(component.Config(), key)):
+                del settings[key]
     if values["model"]["lora"] is not None:
         del values["model"]["lora"]["merge"]  # how it is saved
     values["trainer"] = {key: value for key, value in values["trainer"].items() if key not in SILENT}

@@ -158,6 +158,7 @@ class Component:
     name: ClassVar[str] = ""
     Config: ClassVar[type]  # frozen dataclass, a comment on every field
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}  # named levels a grid can refer to, such as a control
+    later: ClassVar[tuple[str, ...]] = ()  # settings newer than some runs: their default is no part of an identity
     # The flags below may be set on the instance in __init__ when they depend on the settings, except `shapes_reward`.
     uses_history: bool = False  # trajectories are stored and summaries fetched
     shapes_reward: ClassVar[bool] = False  # gets a reward column of its own

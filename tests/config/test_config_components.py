@@ -1,5 +1,6 @@
 """A user's own component: found in ./components, configured like a shipped one, and refused with its file named."""
 
+import dataclasses
 import os
 import sys
 from collections.abc import Callable
@@ -54,6 +55,22 @@ def test_a_users_component_is_listed_and_configured(r3bench: Callable[..., Resul
     for spelling, amount in (("true", 0.1), ("strong", 0.5), ("{amount: 0.3}", 0.3)):
         assert load_recipe("quickstart", [f"components.nudge={spelling}"]).components == {"nudge": {"amount": amount}}
     assert load_recipe("quickstart", ["components.nudge=false"]).components == {}
+
+
+def test_a_setting_that_came_later_leaves_run_ids_alone_at_its_default(components: Path) -> None:
+    file = components / "nudge.py"
+    file.write_text(NUDGE)
+    before = load_recipe("quickstart", ["components.nudge=true"])
+    known = config_hash(before)
+    newer = NUDGE.replace("    def __post_init__", "    sign: int = 1  # of the constant\n\n    def __post_init__", 1)
+    file.write_text(newer.replace("    shapes_reward", '    later = ("sign",)\n    shapes_reward'))
+
+    def identity(override: str) -> str:
+        recipe = load_recipe("quickstart", [f"components.nudge={override}"])
+        return config_hash(dataclasses.replace(recipe, sources=before.sources))  # the file has changed, too
+
+    assert identity("true") == identity("{sign: 1}") == known
+    assert identity("{sign: -1}") != known
 
 
 @pytest.mark.parametrize(

@@ -1,14 +1,20 @@
 """Grids to cells: designs, names, duplicates, bad grids."""
 
+import csv
 from itertools import product
+from pathlib import Path
 
 import pytest
 
+from r3bench.config.load import parse_recipe, run_id
 from r3bench.errors import ConfigError
+from r3bench.files import read_json
+from r3bench.sweep.ablate import open_study
 from r3bench.sweep.cells import enumerate_cells
 from r3bench.sweep.design import add_one, aliases, full, half, leave_one_out
 from r3bench.sweep.grid import parse_grid
 
+RESULTS = Path(__file__).parents[2] / "results"
 LEVELS = {"a": ["off", "on"], "b": ["off", "on"], "c": ["off", "on"], "d": ["off", "on"]}
 
 
@@ -35,6 +41,19 @@ def test_half_fraction_is_balanced_and_its_aliases_are_the_columns_that_coincide
         assert column(effect) in (column(other), [-x for x in column(other)])
     for factor in LEVELS:
         assert sum(column(factor)) == 0
+
+
+def test_runs_that_are_on_record_keep_their_ids(home):
+    """A setting that is newer than they are must not make other runs of them: they would be trained again."""
+    with (RESULTS / "quickstart" / "cells.csv").open() as file:
+        recorded = {run[-15:] for row in csv.DictReader(file) for run in row["runs"].split()}  # -s<seed>-<hash>
+    assert len(recorded) > 10
+    assert recorded <= {cell.run_id[-15:] for cell in open_study("quickstart", home / "runs").cells}
+
+
+def test_a_recipe_that_is_on_record_is_still_its_run():
+    recipe = parse_recipe(read_json(RESULTS / "smollm2_gsm8k" / "config.json"), "config.json")
+    assert run_id(recipe) == read_json(RESULTS / "smollm2_gsm8k" / "run.json")["run_id"]
 
 
 def test_leave_one_out_and_add_one():
