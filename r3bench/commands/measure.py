@@ -115,12 +115,12 @@ def _of_model(name: str, changes: list[str]) -> tuple[str, "EvalSection", int]:
     from transformers import AutoConfig
 
     from r3bench.files import read_json
-    from r3bench.training.names import ADAPTER
+    from r3bench.training.names import ADAPTER, start_revision
 
     alone = Path(folder, ADAPTER)  # adapters: the context is their start model's
     whole = read_json(alone)["base_model_name_or_path"] if alone.is_file() else folder
     try:
-        config = AutoConfig.from_pretrained(whole)
+        config = AutoConfig.from_pretrained(whole, revision=start_revision(Path(folder)))
     except (OSError, ValueError) as error:
         raise ConfigError(f"model '{name}': can't be loaded: {str(error).splitlines()[0]}") from error
     context = getattr(config, "max_position_embeddings", None) or 65536

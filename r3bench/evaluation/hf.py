@@ -21,6 +21,7 @@ from r3bench.errors import ConfigError, Diverged
 from r3bench.evaluation import fingerprint
 from r3bench.evaluation.chat import ChatModel
 from r3bench.evaluation.sampling import Completion, Draw, Sampling, Stream, stretches
+from r3bench.training.names import start_revision
 
 NUCLEUS = 512  # likeliest tokens looked at first for top-p; the whole vocabulary is sorted only if they don't suffice
 COMPACT = 0.75  # rows still running, as a share of the batch, at which finished rows are replaced
@@ -137,7 +138,7 @@ class HFBackend(ChatModel):
         try:
             tokenizer: Any = AutoTokenizer.from_pretrained(str(name))
             model: Any = AutoModelForCausalLM.from_pretrained(
-                str(name), dtype=torch.float32 if device == "cpu" else "auto"
+                str(name), dtype=torch.float32 if device == "cpu" else "auto", revision=start_revision(Path(name))
             )
         except (OSError, ValueError, SafetensorError) as error:
             raise ConfigError(f"model '{name}': can't be loaded: {str(error).splitlines()[0]}") from error

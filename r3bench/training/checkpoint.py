@@ -87,7 +87,7 @@ def _join(value: Any, arrays: dict[str, np.ndarray]) -> Any:
 def mark_complete(folder: Path) -> None:
     """Make every file durable, then write the manifest that calls the checkpoint whole.
 
-    The checksums are of the files as they lie in the page cache, at several GB/s: little beside writing them.
+    The checksums are of the files as they lie in the page cache.
     """
     files = {}
     for path in sorted(p for p in folder.rglob("*") if p.is_file() and p.name != MANIFEST):
@@ -100,7 +100,7 @@ def mark_complete(folder: Path) -> None:
 
 
 def checksum(path: Path) -> int:
-    """CRC-32 of a file: finds rot and overwriting, at the speed of memory; not meant against forgery."""
+    """CRC-32 of a file: finds rot and overwriting; not meant against forgery."""
     value = 0
     with open(path, "rb") as file:
         while chunk := file.read(CHUNK):
@@ -158,6 +158,24 @@ def newest_complete(checkpoints: Path, *, contents: bool = False) -> tuple[Path 
             return folder, bad
         bad[folder] = wrong
     return None, bad
+
+
+def agreed(checkpoints: Path, accelerator: Any) -> Path | None:
+    """The newest whole checkpoint, the same on all ranks. Collective.
+
+    Raises:
+        StateError: ranks see different ones, as on nodes that each have a disk of their own.
+    """
+    newest, _ = newest_complete(checkpoints)
+    step = torch.tensor([-1 if newest is None else _step(newest)], device=accelerator.device)
+    seen = accelerator.gather(step).tolist()
+    if len(set(seen)) > 1:
+        steps = ", ".join(f"{rank}: {'none' if step < 0 else step}" for rank, step in enumerate(seen))
+        raise StateError(
+            f"{checkpoints}: the processes see different newest checkpoints ({steps}); the run directory must be on a "
+            "file system that all nodes share"
+        )
+    return newest
 
 
 def remove(folder: Path) -> None:

@@ -48,6 +48,10 @@ class StopAtRunawayWeights(TrainerCallback):
 
 def _held(parameter: torch.Tensor) -> torch.Tensor:
     """This rank's share of a parameter, however it is split (FSDP2: a DTensor, ZeRO 3: `ds_tensor`)."""
-    share = getattr(parameter, "ds_tensor", parameter)
-    local = getattr(share, "to_local", None)
-    return (local() if local is not None else share).detach()
+    share: Any = getattr(parameter, "ds_tensor", None)
+    if share is not None:  # shares are equally long, and what the last are filled up with was never written
+        whole: Any = parameter
+        first = torch.distributed.get_rank(whole.ds_process_group) * share.numel()
+        return share.detach()[: max(0, whole.ds_numel - first)]  # type: ignore[no-any-return]
+    local = getattr(parameter, "to_local", None)
+    return (local() if local is not None else parameter).detach()

@@ -338,7 +338,7 @@ class Moments:
             (
                 first + row,
                 np.asarray(ids, np.int32),
-                rollout.logprobs[row].astype(np.float32, copy=False),
+                rollout.logprobs[row].astype(np.float32),  # a copy: stored, a view would keep its whole padded batch
                 rollout.entropies[row].astype(np.float32, copy=False),
             )
             for row, ids in enumerate(rollout.completion_ids)

@@ -14,9 +14,8 @@ from datasets import Dataset
 from transformers import PrinterCallback
 from transformers.utils import logging as transformers_logging
 
-from r3bench.config.sections import LoraSection, Recipe
+from r3bench.config.sections import ModelSection, Recipe
 from r3bench.config.strict import plain
-from r3bench.config.trainer_fields import trainer_value
 from r3bench.errors import ConfigError, Diverged, Interrupted
 from r3bench.files import append_jsonl, read_jsonl, sync_directory, write_json
 from r3bench.grading import Grader
@@ -72,7 +71,7 @@ def build_trainer(
             args=arguments,
             train_dataset=order(questions) if order else questions,
             processing_class=tokenizer,
-            peft_config=_adapters(recipe.model.lora),
+            peft_config=_adapters(recipe.model),
         )
     except (ValueError, TypeError, ImportError) as error:  # TRL's own argument checks, and packages it lacks
         raise ConfigError(f"trainer: {error}") from error
@@ -106,22 +105,21 @@ def training_arguments(recipe: Recipe, paths: RunPaths) -> R3Config:
     }  # fmt: skip
     if cpu and recipe.trainer.get("fp16"):
         raise ConfigError("trainer.fp16: got True, but there is no GPU here, and on a CPU it would be left out")
-    _check_save_steps(recipe)
     check_trackers(values)
     try:
-        return R3Config(**values)
+        arguments = R3Config(**values)
     except (ValueError, TypeError, ImportError, OSError) as error:
         raise ConfigError(f"trainer: {error}") from error
+    _check_save_steps(arguments)
+    return arguments
 
 
-def _check_save_steps(recipe: Recipe) -> None:
-    values = recipe.trainer
-    accumulation = int(trainer_value(values, "gradient_accumulation_steps"))
-    parts = int(values.get("steps_per_generation") or accumulation)
-    window = parts * int(trainer_value(values, "num_iterations"))
-    steps = window // math.gcd(window, accumulation)  # updates until one ends together with a sampled batch
-    save = trainer_value(values, "save_steps")
-    if trainer_value(values, "save_strategy") == "steps" and save >= 1 and save % steps:
+def _check_save_steps(arguments: R3Config) -> None:
+    window = int(arguments.steps_per_generation or 1) * arguments.num_iterations
+    # updates until one ends together with a sampled batch
+    steps = window // math.gcd(window, arguments.gradient_accumulation_steps)
+    save = arguments.save_steps  # below 1: a share of the run, which ends anywhere
+    if arguments.save_strategy == "steps" and (save % steps if save >= 1 else steps > 1):
         close = max(1, round(save / steps)) * steps
         raise ConfigError(
             f"trainer.save_steps: got {save:g}, expected a multiple of {steps}: a sampled batch ends with "
@@ -129,7 +127,8 @@ def _check_save_steps(recipe: Recipe) -> None:
         )
 
 
-def _adapters(section: LoraSection | None) -> Any:
+def _adapters(model: ModelSection) -> Any:
+    section = model.lora
     if section is None:
         return None
     from peft import LoraConfig
@@ -141,6 +140,7 @@ def _adapters(section: LoraSection | None) -> Any:
         lora_dropout=section.dropout,
         target_modules=modules if isinstance(modules, str) else list(modules),
         task_type="CAUSAL_LM",
+        revision=model.revision,  # saved with them: on another one's weights they mean nothing
     )
 
 
@@ -149,7 +149,7 @@ def _run(trainer: R3Trainer, recipe: Recipe, paths: RunPaths, quiet: bool, disk_
     if lead:
         _remove_bad(paths)
     trainer.accelerator.wait_for_everyone()
-    newest, _ = checkpoint.newest_complete(paths.checkpoints)
+    newest = checkpoint.agreed(paths.checkpoints, trainer.accelerator)
     if lead and newest is not None:
         before, now = checkpoint.saved_by(newest), trainer.accelerator.num_processes
         if before not in (None, now):

@@ -302,7 +302,9 @@ class R3Trainer(GRPOTrainer):
         checkpoint.save_state(folder, state, self.history.state(), self.accelerator)
         if self.args.should_save:
             checkpoint.mark_complete(folder)
-            rotate_checkpoints(output_dir=str(output), save_total_limit=limit)  # by step: a clock can be set back
+            # By step, since a clock can be set back; never this one, in a folder with an older run's higher steps.
+            kept = self.state.best_model_checkpoint or str(folder)
+            rotate_checkpoints(output_dir=str(output), save_total_limit=limit, best_model_checkpoint=kept)
 
     def _load_optimizer_and_scheduler(self, checkpoint_folder: str | None) -> None:
         super()._load_optimizer_and_scheduler(checkpoint_folder)

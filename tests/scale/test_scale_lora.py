@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -11,10 +12,13 @@ from safetensors.numpy import load_file
 from typer.testing import Result
 
 from r3bench.config.load import load_recipe
+from r3bench.config.sections import LoraSection, ModelSection
 from r3bench.errors import ConfigError
+from r3bench.evaluation.hf import HFBackend
 from r3bench.records import RunPaths
+from r3bench.training.merge import merge as merge_adapters
 from r3bench.training.models import model_folder
-from r3bench.training.run import training_arguments
+from r3bench.training.run import _adapters, training_arguments
 
 SHORT = ("trainer.max_steps=2", "trainer.per_device_train_batch_size=16", "eval.limit=4", "eval.samples=1")
 
@@ -46,6 +50,31 @@ def test_adapters_are_saved_merged_and_measured(r3bench: Callable[..., Result], 
     card = (run / "model" / "README.md").read_text()
     assert "| Adapters | merged, rank 4; also in adapter/ |" in card
     assert "| embedded | avg@1 |" in card
+
+
+def test_adapters_name_the_revision_they_were_trained_on(
+    r3bench: Callable[..., Result], folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both ways of loading them ask for it; without it they would get the start model's newest weights."""
+    import transformers
+
+    section = ModelSection(name="org/name", revision="1a2b3c", lora=LoraSection(rank=4))
+    config = _adapters(section)
+    config.base_model_name_or_path = "org/name"
+    config.save_pretrained(folder / "adapters")
+    asked = []
+
+    def load(name: str, **options: Any) -> None:
+        asked.append(options.get("revision"))
+        raise OSError("not here")
+
+    monkeypatch.setattr(transformers.AutoModelForCausalLM, "from_pretrained", load)
+    monkeypatch.setattr(transformers.AutoTokenizer, "from_pretrained", lambda name: None)
+    with pytest.raises(ConfigError, match="can't be loaded: not here"):
+        HFBackend.load(folder / "adapters", 1)
+    with pytest.raises(ConfigError, match="can't be loaded: not here"):
+        merge_adapters(folder / "adapters", folder / "merged")
+    assert asked == ["1a2b3c", "1a2b3c"]
 
 
 @pytest.mark.parametrize(

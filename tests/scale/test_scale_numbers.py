@@ -226,6 +226,17 @@ def test_checkpoints_fall_on_the_end_of_a_sampled_batch(
                 training_arguments(load_recipe("quickstart", changes), RunPaths(tmp_path))
 
 
+@pytest.mark.parametrize(("save", "fits"), [(24, True), (25, False), (0.5, False)])
+def test_checkpoints_of_a_batch_given_in_rows_fall_on_its_end(tmp_path: Path, save: float, fits: bool) -> None:
+    """128 rows sampled together last for two updates; where a share of the run ends is not known."""
+    recipe = load_recipe("quickstart", ["trainer.generation_batch_size=128", f"trainer.save_steps={save}"])
+    if fits:
+        assert training_arguments(recipe, RunPaths(tmp_path)).steps_per_generation == 2
+    else:
+        with pytest.raises(ConfigError, match=f"save_steps: got {save}, expected a multiple of 2:"):
+            training_arguments(recipe, RunPaths(tmp_path))
+
+
 @pytest.mark.parametrize(
     ("master", "message"),
     [

@@ -2,14 +2,18 @@
 
 import os
 import shutil
+from types import SimpleNamespace
 
 import pytest
+import torch
 
 from r3bench.config.load import load_recipe
+from r3bench.errors import Diverged, StateError
 from r3bench.files import read_json, write_json
 from r3bench.records import RunPaths
 from r3bench.sweep.attempts import classify
-from r3bench.training.checkpoint import MANIFEST, fault, mark_complete, newest_complete
+from r3bench.training.checkpoint import MANIFEST, agreed, fault, mark_complete, newest_complete
+from r3bench.training.divergence import StopAtRunawayWeights
 from r3bench.training.run import _remove_bad, train
 
 SHORT = (
@@ -142,6 +146,48 @@ def test_weights_that_run_away_are_a_diverged_run(tmp_path, rate):
     record = train(recipe, RunPaths(tmp_path), quiet=True)
     assert record.outcome == "diverged" and "a weight is" in record.reason and record.steps < 6
     assert not (tmp_path / "model").exists()
+
+
+def watched(*parameters):
+    """A watch over the weights of a model that has these parameters."""
+    accelerator = SimpleNamespace(device=torch.device("cpu"), gather=lambda value: value)
+    model = SimpleNamespace(parameters=lambda: parameters)
+    return StopAtRunawayWeights(SimpleNamespace(accelerator=accelerator, model=model)), model
+
+
+def test_a_weight_that_is_not_finite_is_a_diverged_run():
+    weights = [torch.nn.Parameter(torch.ones(3)), torch.nn.Parameter(torch.ones(2))]
+    watch, model = watched(*weights)
+    state = SimpleNamespace(global_step=1)
+    watch.on_step_end(None, state, None, model)
+    for value in (float("nan"), float("-inf"), -1001.0):
+        with torch.no_grad():
+            weights[1][1] = value
+        with pytest.raises(Diverged, match="step 1: a weight is"):
+            watch.on_step_end(None, state, None, model)
+
+
+def test_what_fills_up_a_share_of_a_split_weight_is_no_weight(monkeypatch):
+    """ZeRO 3 cuts 5 numbers into shares of 3; the last number of the second share is memory as it was found."""
+    monkeypatch.setattr(torch.distributed, "get_rank", lambda group: 1)
+    share = torch.tensor([1.0, 2.0, float("nan")])
+    split = SimpleNamespace(requires_grad=True, ds_tensor=share, ds_numel=5, ds_process_group="its group")
+    watch, model = watched(split)
+    watch.on_step_end(None, SimpleNamespace(global_step=1), None, model)
+    share[1] = float("nan")
+    with pytest.raises(Diverged):
+        watch.on_step_end(None, SimpleNamespace(global_step=1), None, model)
+
+
+def test_ranks_that_see_different_checkpoints_are_told(cut):
+    """As on nodes with disks of their own; they would train on different steps, or wait for each other for ever."""
+
+    def of_ranks(*steps):
+        return SimpleNamespace(device="cpu", gather=lambda own: torch.tensor(steps))
+
+    assert agreed(cut.checkpoints, of_ranks(6, 6)).name == "checkpoint-6"
+    with pytest.raises(StateError, match=r"different newest checkpoints \(0: 6, 1: none\); .* that all nodes share"):
+        agreed(cut.checkpoints, of_ranks(6, -1))
 
 
 @pytest.mark.slow

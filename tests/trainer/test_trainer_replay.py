@@ -34,6 +34,15 @@ def run(model, folder, settings, **changes):
     return trainer
 
 
+def test_what_is_stored_holds_on_to_nothing_else(tiny_model, tmp_path):
+    """A view of the log-probs of a whole batch would keep all of it, padding included."""
+    trainer = run(tiny_model, tmp_path, {})
+    view = trainer.history.open([f"q{i}" for i in range(6)])
+    stored = view.fetch([summary for i in range(6) for summary in view.summaries(f"q{i}")])
+    assert len(stored) > ROWS
+    assert all(array.base is None for row in stored for array in (row.completion_ids, row.logprobs))
+
+
 def batch_rows(record, part=None):
     """(prompt, completion, advantages per token, old log-probs, row number) of every unmasked row of a batch."""
     rows = []

@@ -101,3 +101,11 @@ def test_checkpoint_state_is_plain_files(tiny_model, tmp_path):
         "arrays.safetensors", "history-0.json", "history-0.safetensors", "state.json",
     ]  # fmt: skip
     assert json.loads((own / "state.json").read_text())["ranks"] == 1
+
+
+def test_what_was_just_saved_stays_beside_an_older_runs_higher_steps(tiny_model, tmp_path):
+    for step in (90, 100):
+        (tmp_path / f"checkpoint-{step}").mkdir()
+    build(tiny_model, tmp_path, {"max_steps": 2, "save_steps": 2, "save_total_limit": 2}).train()
+    assert checkpoint.is_complete(tmp_path / "checkpoint-2")
+    assert sorted(path.name for path in tmp_path.glob("checkpoint-*")) == ["checkpoint-100", "checkpoint-2"]
