@@ -14,6 +14,7 @@ import pytest
 from r3bench.training.component import Summary
 
 SHORT = ("trainer.per_device_train_batch_size=8", "eval.limit=4", "eval.samples=1", "--gpus", "2")
+HANG = 900  # seconds after which a process that should have ended is taken to hang
 
 
 def start(*arguments: str) -> subprocess.Popen[str]:
@@ -68,9 +69,7 @@ def test_a_killed_rank_ends_the_run_and_the_same_command_resumes(folder: Path) -
     members = ranks(launcher)
     assert sorted(members) == [0, 1]
     os.kill(members[1], signal.SIGKILL)
-    killed = time.monotonic()
-    _, err = launcher.communicate(timeout=60)
-    assert time.monotonic() - killed < 60
+    _, err = launcher.communicate(timeout=HANG)
     assert launcher.returncode == 1
     last = err.splitlines()[-1]
     assert "rank 1 was killed by SIGKILL" in last
@@ -93,7 +92,7 @@ def test_a_signal_saves_on_every_rank(folder: Path) -> None:
     wait_for_steps(folder, launcher, 3)
     members = ranks(launcher)
     launcher.send_signal(signal.SIGTERM)
-    _, err = launcher.communicate(timeout=120)
+    _, err = launcher.communicate(timeout=HANG)
     assert launcher.returncode == 75, err
     assert "stopped at step" in err.splitlines()[-1]
     assert not any(Path(f"/proc/{pid}").exists() for pid in members.values())
@@ -135,7 +134,7 @@ def test_another_number_of_processes_keeps_the_history(folder: Path) -> None:
         if until is not None:
             wait_for_steps(folder, launcher, until)
             launcher.send_signal(signal.SIGTERM)
-        _, err = launcher.communicate(timeout=300)
+        _, err = launcher.communicate(timeout=HANG)
         assert launcher.returncode == (75 if until else 0), err
         checkpoints = sorted(folder.glob("runs/*/checkpoints/checkpoint-*"), key=lambda p: int(p.name.split("-")[1]))
         shares, found = trajectories(checkpoints[-1])

@@ -150,7 +150,7 @@ def test_many_slots_and_a_second_dispatcher_run_each_cell_once(home, grid_values
     second = context.Process(target=_dispatch, args=(home, grid_values, gate, outcomes))
     first = context.Process(target=_dispatch, args=(home, grid_values, gate, outcomes))
     first.start(), second.start()
-    found = [outcomes.get(timeout=60), outcomes.get(timeout=60)]
+    found = [outcomes.get(timeout=600), outcomes.get(timeout=600)]
     first.join(), second.join()
     assert "complete" in found and all(f == "complete" or "held by" in f for f in found)
     assert len(executions(home)) == 16 and set(executions(home).values()) == {1}
