@@ -222,7 +222,7 @@ def _trained(recipe: Recipe, halvings: int, paths: RunPaths, quiet: bool, steps:
     except Diverged as error:
         record = dataclasses.replace(_untrained(), outcome="diverged", reason=str(error))
     record = dataclasses.replace(record, halvings=halvings)
-    if halvings or not paths.train.exists():
+    if lead() and (halvings or not paths.train.exists()):  # the first rank's: it alone knows the seconds
         write_json(paths.train, dataclasses.asdict(record))
     return record
 

@@ -149,6 +149,20 @@ def test_measuring_later_keeps_the_commit_of_the_training(home, cell):
     assert read_json(home / "run" / "environment.json")["commit"] == "ccc"
 
 
+def test_only_the_first_rank_writes_what_training_came_to(home, monkeypatch):
+    """Another rank doesn't know how long it took; halved batches made each write it."""
+    monkeypatch.setenv("RANK", "1")
+    paths = RunPaths(home / "run")
+
+    def train(recipe, paths, quiet=False):
+        record = TOY.train(recipe, paths)
+        write_json(paths.train, dataclasses.asdict(dataclasses.replace(record, train_seconds=5.0)))  # the first rank's
+        return dataclasses.replace(record, train_seconds=0.0)
+
+    run_cell(load_recipe("quickstart"), paths.root, halvings=1, steps=dataclasses.replace(TOY, train=train))
+    assert read_json(paths.train)["train_seconds"] == 5.0
+
+
 def test_tasks_that_were_added_by_hand_stay_in_the_record(home, cell):
     record = cell()
     added = {**record.eval, "extra": record.eval["embedded"]}
