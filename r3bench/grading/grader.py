@@ -9,7 +9,7 @@ from r3bench.grading.extract import final_answer
 from r3bench.grading.normalise import MAX_LENGTH, decide, same_spelling
 from r3bench.grading.pool import Pool
 
-RULES = 2  # raise when extraction or comparison changes a verdict; part of `Grader.name`
+RULES = 3  # raise when extraction or comparison changes a verdict; part of `Grader.name`
 REMEMBERED = 100_000  # pairs whose verdict is kept, so that equal answers are graded once
 
 

@@ -12,7 +12,7 @@ _DROPPED = re.compile(
     r"(\\\\)"  # the end of a matrix row stays; without it here its second half would go with the space behind it
     r"|\\(?:left|right|displaystyle|textstyle|limits|[bB]ig[lr]?|q?quad|[lL]arge|LARGE|huge)(?![a-zA-Z])"
     r"|\\(?:boldsymbol|bm|bold|bf|pmb|mathsf|underline)(?![a-zA-Z])|\\(?:text)?color\s*\{[a-zA-Z]{1,20}\}"
-    r"|\\[!,;:> ]|~"
+    r"|\\!\s*|\\[,;:> ]|~"
 )
 _GROUP = re.compile(r"\{(?:[^{}]|\{(?:[^{}]|\{[^{}]*\})*\})*(?<!\\)\}")  # one group, with groups two deep inside
 _TEXT = re.compile(r"\\(?:text|textbf|textit|textrm|textnormal|mathrm|mathbf|mathit|mbox|operatorname)\s*\{([^{}]*)\}")
@@ -53,11 +53,23 @@ _PREFACE = re.compile(r"(?:the\s+)?(?:final\s+)?answer(?:\s+is\b|\s*[:=])\s*:?\s
 _RELATION = re.compile(r"[<>]|\\(?:leq|geq|neq|lt|gt)(?![a-zA-Z])")
 _NAMED = re.compile(r"([a-zA-Z])\s*=[^=]+")
 _BASED = re.compile(r"\d+\s*_(?:\s*\{\s*(?=\d+\s*\}))?(\d+)\s*\}?")
+_COMMA_SPACE = re.compile(r",\s+")
+_LOOSE = re.compile(r"(?<!\d)\s+|\s+(?!\d)")  # spaces that separate no numbers
 _DOTS = re.compile(r"\\[lc]?dots(?![a-zA-Z])|\.\.\.|…")
+_MEASURED = r"(?:(?<=[\d}])|(?<=\\pi))"  # what a unit may follow
 _TEXT_UNIT = re.compile(
-    r"(?<=\d)(?:\s*\\(?:text|mathrm|mbox)\s*\{[^{}\d]*\}(?:\^\{?-?\d\}?)?(?:\s*(?:/|\\cdot(?![a-zA-Z])))?)+$"
+    _MEASURED + r"(?:\s*\\(?:text|mathrm|mbox)\s*\{[^{}\d]*\}(?:\s*\^\s*\{?-?\d\}?)?(?:\s*(?:/|\\cdot(?![a-zA-Z])))?)+$"
 )
-_BARE_UNIT = re.compile(r"(?<=\d)(?:\s*(?:[mck]m|kg|ft)|((?:\s+[a-zA-Z]{3,})+))(?:\s*\^\s*\{?\d\}?)?$")
+_BARE_UNIT = re.compile(_MEASURED + r"(?:\s*(?:[mck]m|kg|ft)|((?:\s+[a-zA-Z]{3,})+))(?:\s*\^\s*\{?\d\}?)?$")
+_PRIME = re.compile(r"(?<=[a-zA-Z)}])'|\\prime(?![a-zA-Z])")
+_METRES = re.compile(r"([-+]?[\d.,]+)\s*m")
+_ALPHABET = "abcdefghijklmnopqrstuvwxyz"
+_UNIT_LETTERS = frozenset("mgshlJNWVACFK")  # metres, grams, ...; other single letters are variables, e and i numbers
+_NO_UNIT = re.compile(  # words that change a number, bound it, join it to another or are one
+    r"or|to|than|plus|minus|dozen|(?:hundred|thousand|million|billion|trillion)s?|factorial"
+    r"|halves|thirds|(?:four|fif|six|seven|eigh|nin|ten)ths|alpha|beta|gamma|delta|epsilon|zeta|eta|theta|iota|kappa|lambda"
+    r"|mu|nu|xi|rho|sigma|tau|phi|chi|psi|omega"
+)
 _REPEATING = re.compile(r"(?<![\d.])(\d{0,20})\.(\d{0,20})\\(?:overline|bar)\s*\{?(\d{1,20})\}?(?!\d)")
 
 
@@ -73,7 +85,9 @@ def plain(text: str) -> str:
     text = _DROPPED.sub(lambda match: match.group(1) or "", text).strip()
     if _GROUP.fullmatch(text):
         text = text[1:-1].strip()
-    text = _TEXT_UNIT.sub("", text)
+    unit = _TEXT_UNIT.search(text)
+    if unit and re.search(r"\d|\\pi", text[: unit.start()]) and is_unit(re.sub(r"\\[a-z]+", "", unit.group())):
+        text = text[: unit.start()]
     text = _TEXT.sub(r" \1 ", text)
     for pattern, replacement in _SPELLING:
         text = pattern.sub(replacement, text)
@@ -98,12 +112,30 @@ def plain_pair(answer: str, gold: str) -> tuple[str, str]:
     ours, theirs = plain(answer), plain(gold)
     ours = _PREFACE.sub("", ours, count=1) if _PREFACE.match(ours) else ours
     label = _LABEL.match(ours)
-    if label and (label.group(1) or label.group(2)) not in theirs:
+    if label and (label.group(1) or label.group(2)) not in theirs and not _LETTER.fullmatch(theirs.replace(" ", "")):
         ours = ours[label.end() :]
     unit = _BARE_UNIT.search(ours)
-    if unit and not _BARE_UNIT.search(theirs) and not _NOT_WORDS.union({"or"}).intersection(unit.group().split()):
+    if unit and not _BARE_UNIT.search(theirs) and is_unit(unit.group()):
         ours = ours[: unit.start()]
+    metres = _METRES.fullmatch(ours)
+    if metres and not theirs.endswith("m"):
+        ours = metres.group(1)
     return ours, theirs
+
+
+def is_unit(text: str) -> bool:
+    """Whether the words of `text`, found behind a number, are a unit or noun: they leave its value as it is."""
+    words = re.findall(r"[a-zA-Z]+", text)
+    if words and words[0].lower() in ("squared", "cubed"):  # 5 squared, but 5 feet squared
+        return False
+    return all(_unit_word(word) for word in words)
+
+
+def _unit_word(word: str) -> bool:
+    if len(word) == 1:
+        return word in _UNIT_LETTERS
+    low = word.lower()
+    return not (_NO_UNIT.fullmatch(low) or low in _NOT_WORDS or low in _ALPHABET)  # 'abc', 'xyz' are products
 
 
 def is_words(text: str) -> bool:
@@ -114,7 +146,7 @@ def is_words(text: str) -> bool:
 
 @lru_cache(maxsize=16384)
 def canonical(text: str) -> str:
-    """The spelling in which equal-looking answers are equal strings (case of words and all spaces dropped)."""
+    """The spelling in which equal-looking answers are equal strings (without case of words, without most spaces)."""
     text = plain(text)
     if len(text) > MAX_LENGTH:
         return text
@@ -126,7 +158,7 @@ def canonical(text: str) -> str:
     letter = _LETTER.fullmatch(text.replace(" ", ""))
     if letter:
         return letter.group(1)
-    text = re.sub(r"\s+", "", text)
+    text = _LOOSE.sub("", text)
     match = re.fullmatch(r"[a-zA-Z]=(.+)", text)
     return match.group(1) if match and "=" not in match.group(1) else text
 
@@ -138,7 +170,9 @@ def same_spelling(answer: str | None, gold: str) -> bool:
 
 def as_number(text: str) -> Decimal | None:
     """The value of a plain decimal (sign and thousands commas allowed, `plain` spelling), else None."""
-    text = text.replace(" ", "")
+    if _COMMA_SPACE.search(text):  # a list
+        return None
+    text = re.sub(r"(?<=\d)\s+(?=\d{3}(?!\d))", "", _LOOSE.sub("", text))
     while text.startswith("{") and text.endswith("}"):
         text = text[1:-1]
     if not text or len(text) > 200 or not _NUMBER.fullmatch(text) or not any(c.isdigit() for c in text):
@@ -170,8 +204,11 @@ def decide(answer: str, gold: str) -> tuple[bool, str] | None:
         named_answer, named_gold = pattern.fullmatch(plain_answer), pattern.fullmatch(plain_gold)
         if named_answer and named_gold and named_answer.group(1) != named_gold.group(1):
             return False, what
+    if len(_PRIME.findall(plain_answer)) != len(_PRIME.findall(plain_gold)):  # math-verify passes over them
+        return False, "another derivative"
     ours, theirs = canonical(plain_answer), canonical(plain_gold)
-    if ours == theirs and ours:
+    alike = _COMMA_SPACE.sub(",", plain_answer) == _COMMA_SPACE.sub(",", plain_gold)  # 58, 500 for 58,500
+    if ours and (ours == theirs or alike):
         return True, "same text"
     number_a, number_g = as_number(plain_answer), as_number(plain_gold)
     if number_a is not None and number_g is not None:

@@ -1,6 +1,7 @@
 """Mathematical equality by math-verify. Runs inside a worker process only: any call here may hang or crash."""
 
 import logging
+import re
 import zlib
 from functools import lru_cache
 from typing import Any
@@ -8,15 +9,20 @@ from typing import Any
 from r3bench.grading.normalise import plain_pair
 
 RELATIVE = 1e-4  # two values further apart than this are different, whatever rounding to decimals says
+# math-verify takes 't', 'c', 'bc' and others for units; behind a formula they are variables (units are off before this)
+_VARIABLES = re.compile(r"(?<![a-zA-Z])(?!(?:[ckm]m|kg|ft)$)[a-zA-Z]{1,2}$")
 
 
 @lru_cache(maxsize=4096)
 def parsed(text: str) -> list[Any]:
     """`text` as math-verify expressions; an empty list if it can't be read."""
-    from math_verify import parse
+    from latex2sympy2_extended import NormalizationConfig
+    from math_verify import LatexExtractionConfig, parse
 
-    # without the box math-verify reads only numbers and formulas in dollar signs
-    return list(parse(rf"\boxed{{{text}}}", parsing_timeout=None))
+    rules = NormalizationConfig(units=not _VARIABLES.search(text), malformed_operators=True, nits=True)
+    # all of the text or nothing: by default math-verify goes on to look for any number or fraction in it
+    whole = LatexExtractionConfig(try_extract_without_anchor=False, boxed_match_priority=0, normalization_config=rules)
+    return list(parse(rf"\boxed{{{text}}}", extraction_config=[whole], parsing_timeout=None))
 
 
 def _value(expressions: list[Any]) -> complex | None:

@@ -13,6 +13,7 @@ from r3bench.evaluation.explain import explain
 from r3bench.evaluation.overlap import overlap, training_overlap
 from r3bench.evaluation.regrade import agreement, regrade
 from r3bench.evaluation.summary import summarise
+from r3bench.grading.grader import RULES
 from r3bench.records import RunPaths, RunRecord, TrainRecord, read_record, write_record
 
 RESPONSES = {  # question -> (gold, responses)
@@ -132,7 +133,9 @@ def test_two_runs_compared(tmp_path):
     assert (row["better"], row["worse"], row["equal"], row["notes"]) == (2, 0, 0, [])
     assert row["p"] == pytest.approx(0.5)  # two questions moved one way: 2 of 4 sign patterns
     regrade(a, grader="exact")
-    assert compare_runs(b, a)[0]["notes"] == ["grader: r3bench-2/math-verify-0.9.0/boxed and r3bench-2/exact/boxed"]
+    assert compare_runs(b, a)[0]["notes"] == [
+        f"grader: r3bench-{RULES}/math-verify-0.9.0/boxed and r3bench-{RULES}/exact/boxed"
+    ]
     warmer = store(tmp_path / "warmer", settings={"task": "math", "seed": 1, "temperature": 0.6})
     regrade(warmer)
     assert compare_runs(b, warmer)[0]["notes"] == ["temperature: None and 0.6"]
