@@ -52,6 +52,10 @@ def classify(error: BaseException) -> Failure:
     return Failure(_kind(error), message[:500], detail[-20_000:])
 
 
+# of an exchange between ranks (gloo, NCCL) when the other process is gone
+PEER_GONE = ("connection closed by peer", "connection reset by peer", "remote process exiting")
+
+
 def _kind(error: BaseException) -> FailureKind:
     if isinstance(error, Diverged):
         return "diverged"
@@ -64,6 +68,8 @@ def _kind(error: BaseException) -> FailureKind:
         isinstance(error, RuntimeError) and ("out of memory" in text or "can't allocate memory" in text)
     ):
         return "out_of_memory"
+    if isinstance(error, RuntimeError) and any(words in text for words in PEER_GONE):
+        return "preempted"  # what ended the other is for that one to say
     if isinstance(error, TimeoutError):
         return "timeout"
     if isinstance(error, Interrupted | Stopped):

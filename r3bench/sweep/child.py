@@ -81,21 +81,36 @@ def call_on(function: str, work: Mapping[str, Any], processes: int) -> dict[str,
         command = [sys.executable, "-m", "r3bench.sweep.child", function, str(job), str(result), str(processes)]
         with subprocess.Popen(command) as process, passing_on(process):
             status = process.wait()
-        reply = read_json(result) if result.exists() else None
-    outcome = unpack(reply, status, log_file(work))
+        reply = reply_in(result)
+    outcome = unpack(reply, status, log_file(work), processes)
     return {"failure": asdict(classify(outcome.error))} if outcome.error else {"result": outcome.value}
 
 
 def call_to(reply: str, function: str, work: Mapping[str, Any], processes: int) -> None:
     """`call_on` in a job whose scheduler doesn't hand results back: the reply goes to a file."""
     redirect(work)
-    with stoppable():
+    with stoppable(warned=True):
         answer = call_on(function, work, processes)
     write_json(Path(reply), answer)
 
 
-def unpack(reply: Mapping[str, Any] | None, status: int, log: Path) -> Outcome:
-    """A worker's reply and exit status (0, a code, or minus the signal) as an outcome."""
+def reply_in(result: Path) -> dict[str, Any] | None:
+    """What a cell left in `result`, or of its ranks' failures beside it the first that is not about another rank."""
+    if result.exists():
+        found: dict[str, Any] = read_json(result)
+        return found
+    said = sorted(result.parent.glob("failed-*.json"), key=lambda path: path.stat().st_mtime_ns)
+    replies = [read_json(path) for path in said]
+    own = [reply for reply in replies if reply["failure"]["kind"] != "preempted"]
+    return next(iter(own or replies), None)
+
+
+def unpack(reply: Mapping[str, Any] | None, status: int, log: Path, processes: int = 1) -> Outcome:
+    """A worker's reply and exit status (0, a code, or minus the signal) as an outcome.
+
+    Of several processes one that fails says so, and torchrun's code is 1 whatever happened: without a reply one was
+    killed.
+    """
     outcome = Outcome()
     if reply and "result" in reply:
         outcome.value = reply["result"]
@@ -103,7 +118,8 @@ def unpack(reply: Mapping[str, Any] | None, status: int, log: Path) -> Outcome:
         outcome.error = WorkerFailed(Failure(**reply["failure"]))
     else:
         what = f"killed by {signal.Signals(-status).name}" if status < 0 else f"ended with exit code {status}"
-        kind = "preempted" if status in (-signal.SIGTERM, -signal.SIGKILL, -signal.SIGINT) else "bug"
+        killed = status in (-signal.SIGTERM, -signal.SIGKILL, -signal.SIGINT) or processes > 1
+        kind = "preempted" if killed else "bug"
         tail = ""
         with contextlib.suppress(OSError):
             tail = log.read_text(errors="replace")[-4000:]
@@ -139,9 +155,13 @@ def main(arguments: list[str]) -> int:
         )
     die_with_parent()
     redirect(work)
-    reply = call(function, work)
-    if lead() or "failure" in reply:
-        write_json(Path(result_path), reply)
+    with stoppable():
+        reply = call(function, work)
+    result = Path(result_path)
+    if "failure" in reply and "RANK" in os.environ:
+        write_json(result.with_name(f"failed-{os.environ['RANK']}.json"), reply)
+    elif lead():
+        write_json(result, reply)
     return 0 if "result" in reply else 1
 
 

@@ -18,6 +18,7 @@ import time
 from typing import IO, Any
 
 from r3bench.sweep.child import call, die_with_parent, redirect
+from r3bench.sweep.signals import stoppable
 
 GRACE = 60.0  # seconds children get to save when the dispatcher is gone
 
@@ -74,7 +75,8 @@ class ForkServer:
             for descriptor in (self.replies, self.wake, self.wake_write):  # `redirect` replaces 0, 1 and 2
                 os.close(descriptor)
             redirect(request["work"])
-            reply = call(request["function"], request["work"])
+            with stoppable():
+                reply = call(request["function"], request["work"])
             result.write(json.dumps(reply).encode())
             result.flush()
             sys.stdout.flush()

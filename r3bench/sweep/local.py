@@ -15,9 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from r3bench.devices import cpu_cores, gpu_ids  # noqa: F401, used by the executors
-from r3bench.files import read_json
 from r3bench.sweep.attempts import Failure, WorkerFailed
-from r3bench.sweep.child import log_file, name_of, unpack
+from r3bench.sweep.child import log_file, name_of, reply_in, unpack
 
 DUMP_SECONDS = 0.5  # between asking for a stack dump and asking to stop
 PRELOAD = (
@@ -199,7 +198,7 @@ class DeviceExecutor(Executor):
                 status = process.wait()
                 with contextlib.suppress(ProcessLookupError, PermissionError):
                     os.killpg(process.pid, signal.SIGKILL)  # anything the cell left running
-                reply = read_json(result) if result.exists() else None
-            unpack(reply, status, log_file(work)).settle(future)
+                reply = reply_in(result)
+            unpack(reply, status, log_file(work), self.gpus_per_cell).settle(future)
         finally:
             self._free.put(devices)

@@ -15,8 +15,9 @@ DRAIN_GRACE = 600.0  # seconds running work gets to save when it is interrupted
 
 
 @contextmanager
-def stoppable() -> Iterator[None]:
-    """In a scheduler's job: its warning before the time limit (SIGUSR2) and SIGTERM end the attempt with what it has.
+def stoppable(*, warned: bool = False) -> Iterator[None]:
+    """In a worker: SIGTERM ends the attempt with what it has; so does a scheduler's warning before the time limit
+    (SIGUSR2) in the process that is `warned`.
 
     Training takes SIGTERM over while it runs, and saves first; anywhere else `Stopped` is raised at once, since an
     evaluation keeps every finished block of answers. The warning counts once: SLURM sends it to a job's processes, and
@@ -39,12 +40,14 @@ def stoppable() -> Iterator[None]:
             os.kill(owner, signal.SIGTERM)
 
     signal.signal(signal.SIGTERM, stop)
-    signal.signal(signal.SIGUSR2, warn)
+    if warned:
+        signal.signal(signal.SIGUSR2, warn)
     try:
         yield
     finally:  # not as before: what is left is to hand over the result, and no late signal may keep it from that
-        for number in (signal.SIGTERM, signal.SIGUSR2):
-            signal.signal(number, signal.SIG_IGN)
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        if warned:
+            signal.signal(signal.SIGUSR2, signal.SIG_IGN)
 
 
 @contextmanager

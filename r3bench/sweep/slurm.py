@@ -37,9 +37,17 @@ ENDED: Mapping[str, FailureKind] = {  # SLURM state of a job that left no reply 
 def warning_before(minutes: Any = SUBMITIT_TIME) -> int:
     """Seconds before its time limit at which a job is told to save and stop: a quarter of the limit, at most 10 min.
 
-    A limit that isn't a number of minutes (SLURM has other spellings) is taken to be long.
+    Args:
+        minutes: the limit as SLURM takes it: minutes, or a text such as '30', '1:30:00' or '1-12'. One that isn't
+            understood is taken to be long.
     """
-    return min(600, 15 * minutes) if isinstance(minutes, int) else 600
+    found = re.fullmatch(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?", str(minutes))
+    if found is None:
+        return 600
+    days, *parts = (int(part or 0) for part in found.groups())
+    hours_first = found[1] is not None or found[4] is not None  # else the first part is minutes, then seconds
+    seconds = sum(part * unit for part, unit in zip(parts, (3600, 60, 1) if hours_first else (60, 1, 0), strict=True))
+    return min(600, (86_400 * days + seconds) // 4)
 
 
 @dataclass

@@ -17,19 +17,18 @@ from r3bench.files import append_jsonl, read_jsonl
 from r3bench.sweep.ablate import ablate
 from r3bench.sweep.grid import ExecutorSection, parse_grid
 from r3bench.sweep.slurm import SlurmExecutor, warning_before
-from r3bench.sweep.worker import Steps, lead, run_job
+from r3bench.sweep.worker import Steps, run_job
 
-PATIENCE = 60  # seconds until a test that waits in vain fails
+PATIENCE = 600  # seconds until a test that waits in vain fails
 
 
-def told(paths):
-    """Tell the test that this process is ready for its signal, then wait for it."""
+def told(paths, ranks=1):
+    """Tell the test that this process is ready for its signal, one of `ranks` that are, then wait for it."""
     pids = [os.getpid()]
     if "WORLD_SIZE" in os.environ:  # SLURM signals all of a job's processes: itself, torchrun's agent, the ranks
         agent = os.getppid()
         pids += [agent, int(Path(f"/proc/{agent}/stat").read_text().rpartition(")")[2].split()[1])]
-    if lead():
-        append_jsonl(paths.root.parent / "ready.jsonl", {"pids": pids})
+    append_jsonl(paths.root.parent / "ready.jsonl", {"pids": pids, "ranks": ranks})
     time.sleep(PATIENCE)
 
 
@@ -43,7 +42,7 @@ def patient_train(recipe, paths, quiet=False):
 
         before = signal.signal(signal.SIGTERM, save)
         try:
-            told(paths)
+            told(paths, int(os.environ.get("WORLD_SIZE", "1")))
         finally:
             signal.signal(signal.SIGTERM, before)
     return toy_train(recipe, paths, quiet)
@@ -79,18 +78,22 @@ def stubborn(work):
 
 
 SCRIPT = """
-import json, os, signal, sys, time
+import contextlib, os, signal, sys, time
 from pathlib import Path
 from r3bench.files import read_jsonl
-seen = 0
+done = []
 while True:
     lines = read_jsonl(Path(sys.argv[1]))
-    for line in lines[seen:]:
-        time.sleep(0.3)  # the other ranks get there too
-        for pid in line["pids"] * 2:  # srun passes on what it gets as well
-            os.kill(pid, signal.SIGUSR2)
+    while lines and len(lines) >= lines[0]["ranks"]:
+        together, lines = lines[:lines[0]["ranks"]], lines[lines[0]["ranks"]:]
+        if (last := together[-1]["pids"]) in done:
+            continue
+        done.append(last)
+        pids = sorted({pid for line in together for pid in line["pids"]})
+        for pid in pids * 2:  # srun passes on what it gets as well
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGUSR2)
             time.sleep(0.02)
-    seen = len(lines)
     time.sleep(0.05)
 """
 
@@ -140,8 +143,16 @@ def test_a_job_of_several_processes_passes_the_warning_on(home, grid_values, mon
     assert report.complete and events == ["start", "stopped", "start"]
 
 
+@pytest.mark.slow
+def test_an_evaluation_after_training_on_several_processes_keeps_its_answers(home, grid_values, monkeypatch):
+    report, events, _ = study(home, grid_values, patient_later, monkeypatch, gpus=2)
+    assert report.complete and events == ["start", "stopped", "start"]
+
+
 def test_the_warning_leaves_time_to_save_and_time_to_work():
     assert [warning_before(minutes) for minutes in ("1-00:00", 1440, 40, 10, 1)] == [600, 600, 600, 150, 15]
+    spelled = ("5", "5:00", "00:05:00", "0-0:5", "1-0", "UNLIMITED")  # as SLURM takes them
+    assert [warning_before(limit) for limit in spelled] == [75, 75, 75, 75, 600, 600]
     from submitit.slurm.slurm import _make_sbatch_string
 
     script = _make_sbatch_string(command="x", folder="x", signal_delay_s=warning_before())
