@@ -40,9 +40,17 @@ def grade(
 
     A run alone prints how often equal spelling gives the stored verdict. For a file, --json is one object a line.
     """
+    from r3bench.errors import ConfigError
+
+    if question is not None and not explain:
+        raise ConfigError(f"'{question}': a question's id is for --explain")
+    if explain and regrade:
+        raise ConfigError("--explain and --regrade: expected one of them")
     if target == "-" or Path(target).is_file():
         from r3bench.grading import grade_file, grade_lines
 
+        if explain or regrade or tasks or grader != "math-verify":
+            raise ConfigError(f"{target}: --explain, --regrade, --grader and --tasks are about a run's stored answers")
         boxed = bool(require_boxed)
         _print_verdicts(
             grade_lines(sys.stdin.buffer, "stdin", require_boxed=boxed)

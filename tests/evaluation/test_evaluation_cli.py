@@ -90,3 +90,17 @@ def test_answers_from_anywhere(call, tmp_path):
     assert json.loads(line) == {
         "id": "a", "correct": True, "extracted": "27", "reason": "boxed: same text", "timed_out": False
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["answers.jsonl", "--grader", "exact"], "about a run's stored answers"),
+        (["answers.jsonl", "--regrade"], "about a run's stored answers"),
+        (["run", "q1"], "'q1': a question's id is for --explain"),
+        (["run", "q1", "--explain", "--regrade"], "expected one of them"),
+    ],
+)
+def test_options_that_would_be_passed_over(call, tmp_path, words, said):
+    (tmp_path / "answers.jsonl").write_text(json.dumps({"answer": "27", "response": "27"}) + "\n")
+    assert said in call("grade", *words, code=2).stderr
