@@ -1,5 +1,6 @@
 """`serve`: a vLLM server for evaluation, or for training in TRL's server mode."""
 
+import os
 import signal
 from pathlib import Path
 from types import FrameType
@@ -50,7 +51,7 @@ def serve(
         raise KeyboardInterrupt
 
     signal.signal(signal.SIGTERM, stop)
-    log = runs / "serve" / f"{Path(name).name}-{port or 'free'}.log"
+    log = runs / "serve" / f"{Path(name).name}-{os.getpid()}.log"
     try:
         with Server(serving, log, progress(quiet)) as server:
             if as_json:

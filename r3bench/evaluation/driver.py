@@ -14,7 +14,7 @@ from r3bench.evaluation.backends import open_backend
 from r3bench.evaluation.grading import using
 from r3bench.evaluation.regrade import regrade_shard
 from r3bench.evaluation.sampling import Backend, Sampling
-from r3bench.evaluation.settings import KEY, settings
+from r3bench.evaluation.settings import KEY, deciding, settings
 from r3bench.evaluation.summary import summarise
 from r3bench.evaluation.tasks import check_tasks, load_task, quiet_loggers
 from r3bench.grading import Grader
@@ -108,6 +108,7 @@ def _evaluate_task(
         "top_p": sampling.top_p,
         "max_tokens": sampling.max_tokens,
         "seed": section.seed,
+        "engine": deciding(section.engine) if backend.name == "vllm" else None,
         **backend.details,
     }
     with using(Grader(require_boxed=section.require_boxed)) as grader, progress_bar(name, quiet) as progress:

@@ -71,7 +71,8 @@ class Rows:
         """Whether rows may join: every layer keeps all columns, in the usual layout."""
         from transformers.cache_utils import DynamicLayer
 
-        return all(type(layer) is DynamicLayer for layer in self.cache.layers)
+        layers = self.cache.layers
+        return bool(layers) and all(type(layer) is DynamicLayer and layer.is_initialized for layer in layers)
 
     def drop_ended(self) -> None:
         """Keep the rows that go on, and the columns that one of them uses."""
@@ -106,6 +107,17 @@ class Rows:
         )
 
 
+def _check_cache(config: Any) -> None:
+    from transformers import DynamicCache
+
+    fixed = [layer for layer in DynamicCache(config=config).layers if not hasattr(layer, "batch_select_indices")]
+    if fixed:
+        raise ConfigError(
+            f"model.name: a model of type '{config.model_type}' keeps a state in which rows can't be rearranged, "
+            "expected attention in every layer; 'vllm' may be able to sample it"
+        )
+
+
 class HFBackend(ChatModel):
     """Samples from a causal language model and its tokenizer.
 
@@ -113,14 +125,19 @@ class HFBackend(ChatModel):
         model: a transformers model; its training flags are restored after every call.
         tokenizer: its tokenizer, with or without a chat template.
         batch_size: rows that are sampled together; halved on the spot when the device's memory doesn't suffice.
+
+    Raises:
+        ConfigError: the model keeps a state (of linear attention, say) in which rows can't be rearranged.
     """
 
     name = "hf"
 
     def __init__(self, model: Any, tokenizer: Any, batch_size: int) -> None:
+        _check_cache(model.config)
         self.model, self.tokenizer, self.batch_size = model, tokenizer, batch_size
         self.ends = list(dict.fromkeys(end_tokens(model, tokenizer) + self.turn_ends()))
         self.fingerprint = fingerprint.of_model(model)
+        self.details = {"dtype": str(model.dtype).removeprefix("torch.")}
         base = model.get_base_model() if hasattr(model, "get_base_model") else model  # adapters hide the signature
         known = inspect.signature(base.forward).parameters
         self._cache_name = "cache" if "cache" in known else "past_key_values"  # transformers is renaming it

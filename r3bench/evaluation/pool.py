@@ -15,8 +15,9 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from typing import Any
 
 from r3bench import errors
@@ -47,10 +48,17 @@ class Worker:
         if devices is not None:
             environment["CUDA_VISIBLE_DEVICES"] = ",".join(devices)
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "r3bench.evaluation.sampler"],
+            [sys.executable, "-P", "-m", "r3bench.evaluation.sampler"],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log, env=environment, start_new_session=True,
             text=True, encoding="utf-8",
         )  # fmt: skip
+        threading.Thread(target=self._clear, daemon=True).start()
+
+    def _clear(self) -> None:
+        """Once the process has ended, end what it started: it may hold a GPU, and the pipe that `receive` reads."""
+        self._process.wait()
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, signal.SIGKILL)
 
     def send(self, message: dict[str, Any]) -> None:
         """A line to the process."""
@@ -71,7 +79,7 @@ class Worker:
             line = self._process.stdout.readline()
         except ValueError:  # closed meanwhile
             line = ""
-        if not line:
+        if not line.endswith("\n"):  # none, or one that it died in
             raise StateError(self._end())
         message: dict[str, Any] = json.loads(line)
         if "error" in message:
@@ -116,6 +124,7 @@ class Pool(ChatModel):
 
         self.name = "vllm" if vllm else "hf"
         self._batch_size, self._vllm, self._pieces = section.batch_size, vllm, 1
+        self._failure: BaseException | None = None  # the first; others follow from it
         groups = device_groups(workers, tensor_parallel)
         try:
             self.tokenizer: Any = AutoTokenizer.from_pretrained(name)
@@ -152,18 +161,19 @@ class Pool(ChatModel):
             parts = [list(range(start, min(start + size, len(draws)))) for start in range(0, len(draws), size)]
         else:
             parts = stretches([lengths[draw.prompt] for draw in draws], draws, self._batch_size)
-        futures = [
-            self._threads.submit(self._run, [draws[i] for i in part], sampling, progress) for part in parts if part
-        ]
+        futures = {
+            self._threads.submit(self._run, [draws[i] for i in part], sampling, progress): part for part in parts
+        }
         done: dict[int, Completion] = {}
         try:
-            for part, future in zip(parts, futures, strict=True):
-                done.update(zip(part, future.result(), strict=True))
-        except BaseException:  # one process failed, or Ctrl-C: the others' work is of no use
+            for future in as_completed(futures):
+                done.update(zip(futures[future], future.result(), strict=True))
+        except BaseException as error:  # noqa: BLE001, raised again; the others' work is of no use
             for future in futures:
                 future.cancel()
+            self._failure = self._failure or error
             self.close()
-            raise
+            raise self._failure from None
         return [done[i] for i in range(len(draws))]
 
     def _run(self, draws: Sequence[Draw], sampling: Sampling, progress: Callable[[int], None]) -> list[Completion]:

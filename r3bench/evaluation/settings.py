@@ -1,5 +1,6 @@
 """The settings that a task's scores were measured under, kept in its entry of `run.json`. No torch here."""
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -7,6 +8,19 @@ from r3bench.config.sections import EvalSection
 from r3bench.files import expect
 
 KEY = "settings"  # of a task's summary
+HARMLESS = frozenset(  # arguments of vLLM's engine for memory and speed
+    (
+        "cpu_offload_gb", "disable_log_stats", "distributed_executor_backend", "enable_chunked_prefill",
+        "enable_prefix_caching", "enforce_eager", "gpu_memory_utilization", "kv_cache_memory_bytes", "max_model_len",
+        "max_num_batched_tokens", "max_num_seqs", "pipeline_parallel_size", "swap_space", "tensor_parallel_size",
+    )
+)  # fmt: skip
+
+
+def deciding(engine: Mapping[str, Any]) -> str | None:
+    """The engine arguments that may change an answer, such as a quantization, as JSON; None where there are none."""
+    found = {name: value for name, value in engine.items() if name not in HARMLESS}
+    return json.dumps(found, sort_keys=True) if found else None
 
 
 def settings(section: EvalSection, default_max_tokens: int) -> dict[str, Any]:
@@ -24,6 +38,7 @@ def settings(section: EvalSection, default_max_tokens: int) -> dict[str, Any]:
         "seed": section.seed,
         "style": section.style,
         "require_boxed": section.require_boxed,
+        "engine": deciding(section.engine),
     }
 
 

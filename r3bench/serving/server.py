@@ -77,8 +77,8 @@ class Server:
     @property
     def url(self) -> str:
         """Without a path; `/v1` below it speaks OpenAI's protocol."""
-        host = HOST if self.serving.host in ("0.0.0.0", "") else self.serving.host
-        return f"http://{host}:{self.port}"
+        host = HOST if self.serving.host in ("0.0.0.0", "::", "") else self.serving.host
+        return f"http://[{host}]:{self.port}" if ":" in host else f"http://{host}:{self.port}"
 
     @property
     def pid(self) -> int:
@@ -119,6 +119,7 @@ class Server:
         options = {
             "--host": serving.host,
             "--port": str(self.port),
+            "--generation-config": "vllm",  # else a model's own top-k, repetition penalty or cap act unseen
             **({"--tensor-parallel-size": str(serving.tensor_parallel)} if serving.tensor_parallel > 1 else {}),
             **(TRAINING if serving.training else {}),
             **serving.options,
@@ -132,7 +133,7 @@ class Server:
         with open(self.log, "ab") as log:
             self._from = log.tell()  # an earlier server's lines come before
             self._guard = subprocess.Popen(
-                [sys.executable, "-m", "r3bench.serving.guard", str(os.getpid()), *command, *serving.extra],
+                [sys.executable, "-P", "-m", "r3bench.serving.guard", str(os.getpid()), *command, *serving.extra],
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment, start_new_session=True,
             )  # fmt: skip
 
@@ -185,10 +186,18 @@ def program() -> list[str]:
 
 
 def free_port(host: str = HOST) -> int:
-    """A port nobody listens on at the moment."""
-    with socket.socket() as probe:
-        probe.bind((host, 0))
-        return int(probe.getsockname()[1])
+    """A port nobody listens on at the moment.
+
+    Raises:
+        ConfigError: `host` is no address of this machine.
+    """
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        with socket.socket(family) as probe:
+            probe.bind(address)
+            return int(probe.getsockname()[1])
+    except (OSError, UnicodeError) as error:
+        raise ConfigError(f"--host: got '{host}', expected an address of this machine: {error}") from error
 
 
 def _healthy(url: str) -> bool:

@@ -57,6 +57,14 @@ def test_an_answer_does_not_depend_on_its_batch(loaded):
     assert together == backend.generate(wanted, SAMPLED, ignore)
 
 
+def test_a_model_whose_state_can_not_be_rearranged_is_refused(loaded):
+    from transformers import MambaConfig, MambaForCausalLM
+
+    model = MambaForCausalLM(MambaConfig(vocab_size=64, hidden_size=16, num_hidden_layers=1))
+    with pytest.raises(ConfigError, match="model of type 'mamba' keeps a state"):
+        HFBackend(model, loaded[1], batch_size=4)
+
+
 def test_more_repeats_keep_the_first_ones(backend):
     def sample(repeats, seed=0):
         wanted = draws(backend, 10, range(repeats), seed)

@@ -43,6 +43,12 @@ class LLM:
         if os.environ.get("STANDIN_CRASH"):  # in the engine's own process
             print("(EngineCore) ERROR ValueError: " + os.environ["STANDIN_CRASH"])
             raise RuntimeError("Engine core initialization failed. See root cause above.")
+        if os.environ.get("STANDIN_ENGINE") and (pid := os.fork()):  # a process of its own, as an engine's
+            with open(os.environ["STANDIN_ENGINE"], "w") as file:
+                file.write(str(pid))
+        elif os.environ.get("STANDIN_ENGINE"):
+            time.sleep(600)
+            os._exit(0)
         self.model, self.tensor_parallel_size, self.llm_engine = model, tensor_parallel_size, _Engine()
 
     def get_tokenizer(self):

@@ -30,6 +30,7 @@ def arguments():
     parser.add_argument("--logprobs-mode")
     parser.add_argument("--max-logprobs", type=int)
     parser.add_argument("--max-model-len", type=int)
+    parser.add_argument("--generation-config", choices=["vllm"], required=True)  # nothing that isn't asked for
     parser.add_argument("--model-impl")
     parser.add_argument("--tensor-parallel-size", type=int, default=1)
     parser.add_argument("--revision")

@@ -153,6 +153,14 @@ def test_without_vllm_nothing_is_started(tiny, tmp_path, monkeypatch):
         Server(Serving(tiny), tmp_path / "log", lambda _: None)
 
 
+def test_a_host_that_is_none_of_this_machine(standin, tiny, tmp_path):
+    for host in ("no-such-host.invalid", "203.0.113.7"):
+        words = ["serve", tiny, "--host", host, "--runs", str(tmp_path)]
+        result = CliRunner().invoke(app, words)
+        assert result.exit_code == 2, result.output
+        assert f"r3bench: --host: got '{host}', expected an address of this machine" in result.stderr
+
+
 def test_free_ports_are_free():
     port = free_port()
     with socket.create_server(("127.0.0.1", port)):
