@@ -6,7 +6,7 @@ token entropies: high entropy at few tokens and low entropy overall is taken as 
 | paper | here |
 |---|---|
 | p, share of tokens in K_i | `peak_fraction` |
-| H(o_{i,t}) | natural logarithm, whole vocabulary, at the sampling temperature |
+| H(o_{i,t}) | natural logarithm, whole vocabulary; `entropy_temperature`: of the policy itself, whatever the sampling |
 | L_i, tokens of a response | all sampled ones, the end of the turn included, a given prefix left out |
 | K_i, k_i = max(1, floor(p L_i)); E_peak, E_glob | `peak_and_global` |
 | i > j iff E_peak(i) > E_peak(j) and E_glob(i) < E_glob(j); S_i | `domination_scores` |
@@ -16,8 +16,10 @@ token entropies: high entropy at few tokens and low entropy overall is taken as 
 
 Left open by the paper: p, R_max, ties, N = 1, and who is ranked (text and Algorithm 1: truncated; abstract: "truncated
 or failed"). Here equal scores get equal rewards by default, because a plain sort turns row order into a reward whenever
-no row dominates another; a lone row gets 0, because nothing was compared. The temperature of the entropies is open too:
-they are those of the distribution the tokens were drawn from, the only ones TRL's fused LM head gives.
+no row dominates another; a lone row gets 0, because nothing was compared. The temperature of the entropies is open too.
+By default they are those of the policy at temperature 1; where the trainer samples at another one, they cost a forward
+pass over the ranked rows. `sampling` takes the distribution the tokens were drawn from, whose entropies the trainer has
+anyway where it scores its samples.
 
 Rows out of scope keep a reward of 0. So where only some rows of a group were cut off, these get R_max / 2 on average
 and the finished wrong ones nothing, whether or not any row dominates another: the text's "truncated" favours running
@@ -126,6 +128,7 @@ class RankingConfig:
     ties: Ties = "average"  # equal scores: equal rewards, row order (literal), or random order
     scope: Literal["truncated", "failed", "truncated_anywhere"] = "truncated"
     # truncated rows of all-wrong groups (Algorithm 1); all their rows (abstract); truncated wrong rows of any group
+    entropy_temperature: Literal["one", "sampling"] = "one"  # of H: the policy's own distribution, or the one sampled
     order: Order = "domination"  # what is ranked; the others are controls (length: shorter is better)
     when: Literal["always", "no_history"] = (
         "always"  # literal, or only where no correct answer to the question is stored
@@ -147,6 +150,7 @@ class Ranking(Component):
     name = "ranking"
     Config = RankingConfig
     shapes_reward = True
+    later = ("entropy_temperature",)
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "literal": {"ties": "stable"},
         "failed": {"scope": "failed"},
@@ -160,6 +164,7 @@ class Ranking(Component):
     def __init__(self, config: RankingConfig, facts: Facts) -> None:
         super().__init__(config, facts)
         self.uses_history = config.when == "no_history"
+        self.entropy_temperature = 1.0 if config.entropy_temperature == "one" else None
 
     @classmethod
     def check(cls, config: RankingConfig, trainer: Mapping[str, Any], lowest_correct: float, where: str) -> None:

@@ -95,6 +95,7 @@ class Group:
     rewards: np.ndarray = field(default_factory=lambda: np.zeros(0))  # (G,) total reward; task part only in `score`
     task_rewards: np.ndarray = field(default_factory=lambda: np.zeros(0))  # (G,) without the components' columns
     completion_ids: list[np.ndarray] = field(default_factory=list)  # G arrays (T,), in `probe` and `observe`
+    # (in `score` only those of the rows whose entropies were asked for, the others empty)
     logprobs: list[np.ndarray] = field(default_factory=list)  # G arrays (T,), in `observe`
     entropies: list[np.ndarray] = field(default_factory=list)  # G arrays (T,), in `observe`
     hidden: dict[int, np.ndarray] = field(default_factory=dict)  # place 0..G-1 -> (n, H) float32, in `observe`
@@ -164,6 +165,7 @@ class Component:
     shapes_reward: ClassVar[bool] = False  # gets a reward column of its own
     observes_tokens: bool = False  # `observe` gets completion_ids, logprobs and entropies
     probes_hidden: bool = False  # `probe` is asked and `observe` gets hidden states
+    entropy_temperature: float | None = None  # of the entropies `score` gets; None: the sampling temperature
     resamples: bool = False  # `keep` is asked
 
     def __init__(self, config: Any, facts: Facts) -> None:
@@ -195,7 +197,10 @@ class Component:
         return []
 
     def entropy_rows(self, groups: Sequence[Group]) -> list[int]:
-        """Global rows whose per-token entropies `score` needs (each costs a share of a forward pass)."""
+        """Global rows whose per-token entropies `score` needs (each costs a share of a forward pass).
+
+        `score` also finds the tokens of these rows in their groups' `completion_ids`.
+        """
         return []
 
     def score(self, groups: Sequence[Group], entropies: Mapping[int, np.ndarray]) -> dict[int, float]:

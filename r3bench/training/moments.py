@@ -164,7 +164,8 @@ class Moments:
             component.step = self.step(rollout.groups)
             if component.shapes_reward:
                 wanted = component.entropy_rows(rollout.groups)
-                shaped = component.score(rollout.groups, self._entropies(rollout, wanted))
+                entropies = self._entropies(rollout, wanted, component.entropy_temperature)
+                shaped = component.score(rollout.groups, entropies)
                 column = self._shaping_columns[component.name]
                 for row, value in shaped.items():
                     if not 0 <= row < len(rewards) or not math.isfinite(value):
@@ -181,27 +182,49 @@ class Moments:
         totals: np.ndarray = (rewards * weights).nansum(dim=1).cpu().numpy()
         return totals
 
-    def _entropies(self, rollout: Rollout, rows: list[int]) -> dict[int, np.ndarray]:
-        """Per-token entropies of global rows, on every rank. One no-grad forward over the missing ones."""
+    def _entropies(self, rollout: Rollout, rows: list[int], temperature: float | None) -> dict[int, np.ndarray]:
+        """Per-token entropies of global rows, on every rank; their tokens go into the groups.
+
+        One no-grad forward over the missing ones, or over all at another temperature than that of sampling.
+        """
         if not rows:
             return {}
         layout = rollout.layout
         mine = [local for row in rows if (local := layout.local(row)) is not None]
-        if not rollout.scored:  # else TRL's own scoring forward brought them, on every rank alike
-            self._score_rows(rollout, mine, layout.rows_on_fullest(rows))
-        return dict(trl_adapter.gather_list([(local + layout.first, rollout.entropies[local]) for local in mine]))
+        fullest, found = layout.rows_on_fullest(rows), rollout.entropies
+        if temperature not in (None, self._trainer.temperature):
+            found = self._scored(rollout, mine, fullest, temperature)[1]
+        elif not rollout.scored:  # else TRL's own scoring forward brought them, on every rank alike
+            self._score_rows(rollout, mine, fullest)
+        held = [(row + layout.first, np.asarray(rollout.completion_ids[row], np.int32), found[row]) for row in mine]
+        known = {row: rest for row, *rest in trl_adapter.gather_list(held)}
+        for group in rollout.groups:
+            group.completion_ids = [known[row][0] if row in known else np.zeros(0, np.int32) for row in group.rows]
+        return {row: entropies for row, (_, entropies) in known.items()}
 
     def _score_rows(self, rollout: Rollout, local_rows: list[int], rows_on_fullest: int) -> None:
-        """Score some of this rank's rows; ranks with fewer rows score spare ones, so that all do equally many."""
+        """Log-probs and entropies of some of this rank's rows as they were sampled, into the rollout."""
+        logprobs, entropies = self._scored(rollout, local_rows, rows_on_fullest)
+        rollout.logprobs.update(logprobs)
+        rollout.entropies.update(entropies)
+
+    def _scored(
+        self, rollout: Rollout, local_rows: list[int], rows_on_fullest: int, temperature: float | None = None
+    ) -> tuple[dict[int, np.ndarray], dict[int, np.ndarray]]:
+        """Local row -> log-probs, entropies (T,). Ranks with fewer rows score spare ones: all do equally many."""
         if rows_on_fullest == 0:
-            return
+            return {}, {}
         padded = local_rows + [0] * (rows_on_fullest - len(local_rows))
         logprobs, entropies = trl_adapter.score_tokens(
-            self._trainer, [rollout.prompt_ids[r] for r in padded], [rollout.completion_ids[r] for r in padded]
+            self._trainer,
+            [rollout.prompt_ids[r] for r in padded],
+            [rollout.completion_ids[r] for r in padded],
+            temperature=temperature,
         )
-        for number, row in enumerate(local_rows):
-            rollout.logprobs[row] = logprobs[number].numpy()
-            rollout.entropies[row] = entropies[number].numpy()
+        return (
+            {row: logprobs[number].numpy() for number, row in enumerate(local_rows)},
+            {row: entropies[number].numpy() for number, row in enumerate(local_rows)},
+        )
 
     # ------------------------------------------------------------------ after the advantages
 

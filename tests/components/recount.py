@@ -107,7 +107,7 @@ class Recount(StepCheck):
                 self.count("ranking/groups_with_spread", max(got) > min(got))
                 if s.get("order", "domination") in ("domination", "reversed"):
                     p = s.get("peak_fraction", 0.2)
-                    scores = dominated([peak_and_global(row.entropies[row.given :], p) for row in wrong])
+                    scores = dominated([peak_and_global(row.ranked[row.given :], p) for row in wrong])
                     self.count("ranking/dominations", sum(scores))
                     self.count("ranking/groups_without_domination", not any(scores))
                 if s.get("unanchored_weight", 1.0) != 1 and mix is None and not any(group.right):

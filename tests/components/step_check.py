@@ -121,14 +121,16 @@ class StepCheck:
     def group(self, batch, rows):
         answers = []
         found = constants(self.model, [(row.prompt, row.completion) for row in rows], self.trainer.temperature)
-        for row, probabilities, entropies in zip(rows, *found, strict=True):
+        of_policy = constants(self.model, [(row.prompt, row.completion) for row in rows], 1.0)[1]
+        sampled = self.on.get("ranking", {}).get("entropy_temperature") == "sampling"
+        for row, probabilities, entropies, own in zip(rows, *found, of_policy, strict=True):
             bare = row.prompt == self.bare[row.question]
             kind = "continuation" if row.given else "fresh" if bare else "reflection"
             answers.append(
                 Answer(
                     row.question, row.prompt, row.completion, row.given, kind, row.task, row.scored[0] >= 1,
                     row.completion[-1] not in self.ends, probabilities, entropies.tolist(),
-                    batch.step, int(batch.epoch), row.ranking,
+                    batch.step, int(batch.epoch), row.ranking, (entropies if sampled else own).tolist(),
                 )
             )  # fmt: skip
         assert len({(a.question, a.kind, tuple(a.prompt), a.given) for a in answers}) == 1, "a group has one prompt"

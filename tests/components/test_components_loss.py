@@ -105,6 +105,14 @@ CASES = {
     "ranking, all rows": (ranked(scope="failed"), all_wrong, THREE, "ranked with spread"),
     "ranking, anywhere": (ranked(scope="truncated_anywhere"), rarely, THREE, "ranked with spread"),
     "ranking, warm": (ranked(), all_wrong, {"temperature": 1.6, **THREE}, "ranked with spread"),
+    "ranking, cold": (ranked(scope="failed"), all_wrong, {"temperature": 0.6, **THREE}, "ranked with spread"),
+    "ranking, cold, scored by TRL": (
+        ranked(scope="failed"), all_wrong, {"temperature": 0.6, "num_iterations": 2, **THREE}, "ranked with spread",
+    ),
+    "ranking, cold, as sampled": (
+        ranked(scope="failed", entropy_temperature="sampling"), all_wrong, {"temperature": 0.6, **THREE},
+        "ranked with spread",
+    ),
     "ranking, ties in row order": (ranked(ties="stable"), all_wrong, THREE, "ranked with spread"),
     "ranking, ties drawn": (ranked(ties="random"), all_wrong, THREE, "ranked with spread"),
     "ranking, random": (ranked(order="random"), all_wrong, THREE, "ranked with spread"),

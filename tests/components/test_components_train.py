@@ -1,14 +1,18 @@
 """The components through `R3Trainer.train()`: which rows, rewards, advantages and masks reach the loss."""
 
+from unittest import mock
+
 import numpy as np
 import pytest
 import torch
 from component_tools import NAN  # noqa: F401  (puts tests/reference on the path)
 from reference_components import mixed, serr
 from train_tools import batch_rows, groups_of, grpo, question_of, text_of, token_entropies, train
+from trainer_tools import losses
 from transformers import AutoModelForCausalLM
 
 from r3bench.errors import ConfigError
+from r3bench.training import trl_adapter
 
 EOS = 2
 
@@ -49,6 +53,78 @@ def test_ranking_rewards_are_the_reference_on_the_trained_rows(tiny_model, tmp_p
     assert trainer.evidence["ranking/rows"] == ranked > 0
     assert trainer.evidence["ranking/groups_with_spread"] == spread > 0
     assert any("rewards/ranking/mean" in line for line in trainer.state.log_history)
+
+
+@pytest.mark.parametrize("scored", [False, True], ids=["scored by the loss", "scored by TRL"])
+@pytest.mark.parametrize("which", ["one", "sampling"])
+def test_entropies_are_the_policys_own_whatever_the_sampling_temperature(tiny_model, tmp_path, scored, which):
+    """Ranked by T = 1 or the sampling temperature; what the history stores stays at the sampling temperature."""
+    from r3bench.components.ranking import Ranking
+
+    seen, score = [], Ranking.score
+
+    def noting(self, groups, entropies):
+        seen.append({row: values.copy() for row, values in entropies.items()})
+        return score(self, groups, entropies)
+
+    settings = {"ranking": {"scope": "failed", "entropy_temperature": which}, "rescue": True}
+    with mock.patch.object(Ranking, "score", noting):
+        halves = {"per_device_train_batch_size": 4, "steps_per_generation": 2, "steps": 4} if scored else {"steps": 2}
+        trainer = train(tiny_model, tmp_path, settings, all_wrong, temperature=0.6, rows=2, **halves)
+    model = AutoModelForCausalLM.from_pretrained(tiny_model, dtype=torch.float32)
+    stored = {q: list(trainer.history.open([q]).summaries(q)) for q in ("q0", "q1")}
+    assert len(trainer.records) == len(seen) == 2
+    for number, (record, entropies) in enumerate(zip(trainer.records, seen, strict=True)):
+        model.load_state_dict(record["weights"])
+        assert sorted(entropies) == list(range(8))
+        for group in groups_of(record):
+            summaries = stored[question_of(trainer, group[0])][4 * number : 4 * number + 4]
+            for row, summary in zip(group, summaries, strict=True):
+                cold = token_entropies(model, row["prompt"], row["completion"], 0.6)
+                own = token_entropies(model, row["prompt"], row["completion"], 1.0)
+                assert np.abs(cold - own).max() > 0.05, "the two can't be told apart"
+                np.testing.assert_allclose(entropies[row["number"]], own if which == "one" else cold, atol=2e-5)
+                assert summary.entropy_mean == pytest.approx(cold.mean(), abs=2e-5)
+    with pytest.raises(KeyError), trl_adapter.head_temperature(trainer, 1.0):
+        raise KeyError
+    found = trl_adapter.score_tokens(trainer, [row["prompt"]], [row["completion"]])[1][0]
+    model.load_state_dict(trainer.model.state_dict())
+    cold = token_entropies(model, row["prompt"], row["completion"], 0.6)
+    np.testing.assert_allclose(found, cold, atol=2e-5)  # the head is as it was, also after a failure
+
+
+def test_another_temperature_reaches_the_head_below_low_rank_adapters(tiny_model, tmp_path):
+    from peft import LoraConfig
+    from trainer_tools import arguments, questions
+
+    from r3bench import R3Trainer
+
+    trainer = R3Trainer(
+        model=tiny_model, reward_funcs=all_wrong, train_dataset=questions(2), args=arguments(tmp_path, temperature=0.6),
+        peft_config=LoraConfig(r=4, init_lora_weights=False),
+    )  # fmt: skip
+    prompt, completion = [5, 6, 7], [8, 9, 10, 11]
+    for temperature in (1.0, None, 2.0):
+        found = trl_adapter.score_tokens(trainer, [prompt], [completion], temperature=temperature)[1][0]
+        want = token_entropies(trainer.model, prompt, completion, temperature or 0.6)
+        np.testing.assert_allclose(found, want, atol=2e-5)
+
+
+def test_at_temperature_one_the_ranking_pays_for_no_forward_of_its_own(tiny_model, tmp_path):
+    """Where TRL scores its samples, ranking takes those entropies; the two settings then train the same."""
+    runs, calls, scoring = [], [], trl_adapter.score_tokens
+
+    def counting(*args, **kwargs):
+        calls.append(kwargs)
+        return scoring(*args, **kwargs)
+
+    with mock.patch.object(trl_adapter, "score_tokens", counting):
+        for number, settings in enumerate(({}, {"entropy_temperature": "sampling"})):
+            components = {"ranking": settings, "rescue": True}
+            trainer = train(tiny_model, tmp_path / str(number), components, all_wrong, steps=4, num_iterations=2)
+            runs.append(losses(trainer))
+    assert trainer.evidence["ranking/groups_with_spread"] > 0
+    assert runs[0] == runs[1] and calls == []
 
 
 # ------------------------------------------------------------------------------------------------------- reflection

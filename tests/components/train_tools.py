@@ -58,12 +58,12 @@ def question_of(trainer, row):
     return "q" + text_of(trainer, row["prompt"]).split("What is ")[1].split(" ")[0]
 
 
-def token_entropies(model, prompt, completion):
-    """Entropy in nats of the distribution each completion token was drawn from, from plain logits; (T,)."""
+def token_entropies(model, prompt, completion, temperature=1.0):
+    """Entropy in nats of the policy's distribution at each completion token, from plain logits; (T,)."""
     ids = torch.tensor([[*prompt, *completion]])
     with torch.no_grad():
         logits = model(input_ids=ids, attention_mask=torch.ones_like(ids)).logits[0].double()
-    logp = torch.log_softmax(logits[len(prompt) - 1 : -1], dim=-1)
+    logp = torch.log_softmax(logits[len(prompt) - 1 : -1] / temperature, dim=-1)
     return (-(logp.exp() * logp).sum(-1)).numpy()
 
 

@@ -25,6 +25,7 @@ class Answer:
     step: int = 0
     epoch: int = 0
     ranking: float = 0.0  # what the ranking's column held
+    ranked: list = field(default_factory=list)  # entropies the ranking goes by: the policy's own, or those above
 
 
 @dataclass
@@ -79,7 +80,7 @@ def rank(groups, settings, store):
             continue
         rows, r_max = [group.rows[i] for i in places], settings.get("max_reward", 0.5)
         ties, order = settings.get("ties", "average"), settings.get("order", "domination")
-        own = [row.entropies[row.given :] for row in rows]
+        own = [row.ranked[row.given :] for row in rows]
         p = settings.get("peak_fraction", 0.2)
         if order == "random" or ties == "random":
             rewards = [row.ranking for row in rows]  # a drawn order: any order of the ramp, see `drawn_ramp`
