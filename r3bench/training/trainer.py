@@ -27,6 +27,7 @@ from r3bench.training.history import HistoryBounds, TrajectoryHistory
 from r3bench.training.mixing import ROW_KEY, SCALE_KEY
 from r3bench.training.moments import Moments
 from r3bench.training.resampling import resample
+from r3bench.training.resume import check_resumable, chosen
 from r3bench.training.rollout import Rollout
 
 
@@ -285,6 +286,17 @@ class R3Trainer(GRPOTrainer):
 
     # ------------------------------------------------------------------ data order and checkpoints
 
+    def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> Any:
+        """As in TRL, but `resume_from_checkpoint=True` means the newest *whole* checkpoint.
+
+        Raises:
+            StateError: the checkpoint can't be gone on from as if training had never stopped.
+        """
+        folder = chosen(resume_from_checkpoint, Path(str(self.args.output_dir)))
+        if folder is not None:
+            check_resumable(folder, self)
+        return super().train(str(folder) if folder else None, *args, **kwargs)
+
     def _get_train_sampler(self, dataset: Any = None) -> Sampler:
         self._order = super()._get_train_sampler(dataset)
         return self._order
@@ -325,6 +337,7 @@ class R3Trainer(GRPOTrainer):
 
     def take_over(self, folder: Path) -> None:
         """Become the trainer that wrote a checkpoint, with nothing left to train."""
+        check_resumable(folder, self)
         trl_adapter.restore(self, str(folder))
         self._load_state(folder)
 
