@@ -18,8 +18,9 @@ from r3bench.sweep.cells import BASE_MODEL, Cell
 from r3bench.sweep.cost import RunCost, questions_of, run_cost
 from r3bench.sweep.design import aliases
 from r3bench.sweep.grid import Grid, factors_of
-from r3bench.sweep.local import gpu_ids
+from r3bench.sweep.local import cpu_cores, gpu_ids
 from r3bench.sweep.memory import memory_text
+from r3bench.training.embedded import CAPS
 
 WITHIN = {"aime": 0.10, "amc": 0.12, "math500": 0.08}  # mean p(1-p) by the start of a task's name
 DEFAULT_WITHIN = 0.12
@@ -103,7 +104,7 @@ def plan(
     levels = {factor.name: list(factor.levels) for factor in factors_of(grid)}
     warnings = []
     learned = _Learned(from_study) if from_study else None
-    processes = grid.executor.gpus if trained[0].recipe.model.name not in ("embedded", "embedded-20") else 1
+    processes = 1 if trained[0].recipe.model.name in CAPS else grid.executor.gpus
     costs = {
         cell.run_id: run_cost(cell.recipe, mean_length=mean_length, processes=processes, rate=tokens_per_second)
         for cell in study.cells
@@ -119,7 +120,7 @@ def plan(
             continue
         assumptions, source = _assumptions(task, assume, learned)
         benchmarks.append(_benchmark(task, questions, trained, levels, len(grid.seeds), power, assumptions, source))
-    slots = _slots(grid, len(study.cells))
+    slots = _slots(grid, len(study.cells), on_cpu=trained[0].recipe.model.name in CAPS)
     training = [cost.training_tokens for cell in trained if (cost := costs[cell.run_id])]
     alternatives = _alternatives(study.grid, levels, trained, costs, benchmarks, effect, power)
     if effect is not None:
@@ -207,11 +208,12 @@ def _combinations(cells: list[Cell]) -> list[dict[str, str]]:
     return [dict(pairs) for pairs in dict.fromkeys(tuple(cell.factors.items()) for cell in cells)]
 
 
-def _slots(grid: Grid, cells: int) -> int:
+def _slots(grid: Grid, cells: int, on_cpu: bool) -> int:
+    """Runs at a time, as the executor will have them here; a machine without GPUs plans for one set of them."""
     if grid.executor.kind == "inline":
         return 1
-    found = grid.executor.slots or max(1, len(gpu_ids()) // grid.executor.gpus)
-    return min(found, cells)
+    alone = cpu_cores() if on_cpu and not gpu_ids() else max(1, len(gpu_ids()) // grid.executor.gpus)
+    return min(grid.executor.slots or alone, cells)
 
 
 class _Learned:

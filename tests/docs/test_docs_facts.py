@@ -13,7 +13,9 @@ from r3bench.config.load import load_recipe
 from r3bench.config.sections import HistoryBounds
 from r3bench.config.strict import build
 from r3bench.config.trainer_fields import grpo_fields
+from r3bench.sweep.cost import TRAINING_SETS
 from r3bench.sweep.grid import Grid, RetrySection
+from r3bench.training.embedded import SIZES
 
 
 def page(name: str) -> str:
@@ -115,3 +117,13 @@ def test_numbers_of_trouble() -> None:
     codes = {int(cells[0]) for cells in rows(text) if cells[0].isdigit()}
     ours = {value.exit_code for value in vars(errors).values() if hasattr(value, "exit_code")}
     assert codes == {0, *ours}
+
+
+def test_sizes_of_the_known_sets() -> None:
+    said = {}
+    for cells in rows(page("models-and-data.md")):
+        number = re.search(r"[\d,]*\d", cells[1])
+        if len(cells) == 5 and number:
+            said.update({name: int(number[0].replace(",", "")) for name in re.findall(r"`([\w-]+)`", cells[0])})
+    assert {name: said[name] for name in TRAINING_SETS} == TRAINING_SETS
+    assert {said["embedded"], said["embedded-20"], SIZES["train"]} == {1024}

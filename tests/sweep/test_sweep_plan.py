@@ -145,3 +145,13 @@ def test_tuning_is_said_with_its_tokens(home, grid_values):
     grid_values["tuning"] = {"trials": 5, "steps": 10, "space": {"trainer.learning_rate": [1e-4, 1e-3]}}
     (line,) = plan(parse_grid(grid_values, "toy.yaml")).warnings
     assert "5 trials in each of 4 cells" in line and f"{5 * 4 * 10 * 64 * 24 / 1e6:.1f}M more tokens" in line
+
+
+def test_a_grid_for_cpus_is_planned_for_as_many_runs_as_there_are_cores(home, monkeypatch):
+    monkeypatch.setattr("r3bench.sweep.plan.gpu_ids", list)
+    monkeypatch.setattr("r3bench.sweep.plan.cpu_cores", lambda: 3)
+    made = plan("quickstart")
+    assert made.slots == 3 and ", with 3 at a time" in plan_text(made)
+    assert plan("r3").slots == 1  # for a machine with GPUs: one set of them
+    monkeypatch.setattr("r3bench.sweep.plan.gpu_ids", lambda: [str(n) for n in range(16)])
+    assert plan("r3").slots == 16 // load_grid("r3").executor.gpus
