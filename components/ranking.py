@@ -14,6 +14,9 @@ token entropies: high entropy at few tokens and low entropy overall is taken as 
 | truncated responses of an all-negative group | `scope` |
 | ranking, then union, then Eq. 3 | `when: always` |
 
+Tokens of the same context (rows that begin alike) have one entropy, `by_context`: what a forward pass measures there
+differs by its rounding only.
+
 Left open by the paper: p, R_max, ties, N = 1, and who is ranked (text and Algorithm 1: truncated; abstract: "truncated
 or failed"). Here equal scores get equal rewards by default, because a plain sort turns row order into a reward whenever
 no row dominates another; a lone row gets 0, because nothing was compared. The temperature of the entropies is open too.
@@ -43,9 +46,42 @@ from r3bench.training.component import Component, Facts, Group, Step
 Ties = Literal["average", "stable", "random"]
 Order = Literal["domination", "reversed", "random", "length"]
 
-# Entropies closer than this (nats) are equal. The first token of all rows of a group comes from one distribution, whose
-# entropy differs between rows by rounding only; in short answers it is the peak, and noise must not rank them.
+# Entropies closer than this (nats) are equal: float32 sums differ by rounding.
 RESOLUTION = 1e-4
+
+
+def by_context(entropies: Sequence[np.ndarray], completions: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """Token entropies with one value per context: the mean over the rows that share all tokens so far.
+
+    Rows of a group share the prompt, so all their first tokens come from one distribution, and so do the next ones of
+    rows that begin alike. What is measured there differs by the rounding of the forward pass: in bfloat16 by up to
+    0.1 nats where a group's rows are scored in batches of different shapes. In short answers such a token is the peak.
+
+    Args:
+        entropies: N arrays (L_i,) of one group.
+        completions: N arrays (L_i,) of its tokens, given ones included.
+
+    Returns:
+        N new arrays (L_i,).
+    """
+    result = [np.array(row, float) for row in entropies]
+    undecided = [(0, list(range(len(result))))]  # rows that share all tokens before this position
+    while undecided:
+        start, rows = undecided.pop()
+        rows = [row for row in rows if len(result[row]) > start]
+        if len(rows) < 2:
+            continue
+        shortest = min(len(result[row]) for row in rows)
+        tokens = np.stack([np.asarray(completions[row])[start:shortest] for row in rows])
+        different = np.flatnonzero((tokens != tokens[0]).any(axis=0))
+        last = start + (int(different[0]) if len(different) else shortest - start - 1)
+        shared = np.mean([result[row][start : last + 1] for row in rows], axis=0)
+        for row in rows:
+            result[row][start : last + 1] = shared
+        for token in np.unique(tokens[:, last - start]):
+            alike = [row for row, other in zip(rows, tokens[:, last - start], strict=True) if other == token]
+            undecided.append((last + 1, alike))
+    return result
 
 
 def peak_and_global(entropies: np.ndarray, peak_fraction: float) -> tuple[float, float]:
@@ -89,6 +125,7 @@ def ramp(scores: np.ndarray, *, max_reward: float, ties: Ties, rng: random.Rando
 
 def rank_rewards(
     entropies: Sequence[np.ndarray],
+    completions: Sequence[np.ndarray] | None = None,
     *,
     peak_fraction: float = 0.2,
     max_reward: float = 0.5,
@@ -99,6 +136,7 @@ def rank_rewards(
 
     Args:
         entropies: N arrays (L_i,) of token entropies, lengths may differ.
+        completions: the tokens themselves, where entropies of the same context may differ by noise; see `by_context`.
         peak_fraction: p; the max(1, floor(p L_i)) highest entropies make E_peak.
         max_reward: R_max.
         ties: see `ramp`.
@@ -107,7 +145,8 @@ def rank_rewards(
     Returns:
         (N,) rewards in [0, max_reward].
     """
-    figures = np.array([peak_and_global(np.asarray(row, float), peak_fraction) for row in entropies]).reshape(-1, 2)
+    settled = entropies if completions is None else by_context(entropies, completions)
+    figures = np.array([peak_and_global(np.asarray(row, float), peak_fraction) for row in settled]).reshape(-1, 2)
     return ramp(domination_scores(figures[:, 0], figures[:, 1]), max_reward=max_reward, ties=ties, rng=rng)
 
 
@@ -224,8 +263,9 @@ class Ranking(Component):
         elif config.order == "length":
             scores = -np.asarray(group.lengths)[places]
         else:
-            sampled = [np.asarray(entropies[group.rows[place]], float)[group.prefix :] for place in places]
-            figures = np.array([peak_and_global(row, config.peak_fraction) for row in sampled])
+            tokens = [group.completion_ids[place] for place in places]
+            settled = by_context([entropies[group.rows[place]] for place in places], tokens)
+            figures = np.array([peak_and_global(row[group.prefix :], config.peak_fraction) for row in settled])
             scores = domination_scores(figures[:, 0], figures[:, 1])
             self.count("dominations", int(scores.sum()))
             self.count("groups_without_domination", int(not scores.any()))

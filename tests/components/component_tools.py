@@ -57,6 +57,12 @@ def stored(question, serial, correct, **changes):
     return Summary(**values)
 
 
+def give_tokens(groups, entropies):
+    """Fill in the tokens of the rows with entropies, as `score` finds them: they differ from the first token on."""
+    for one in groups:
+        one.completion_ids = [np.full(len(entropies.get(row, ())), row, np.int32) for row in one.rows]
+
+
 class Memory:
     """A history in a dict; the text of a row is given or made from its name."""
 

@@ -105,7 +105,7 @@ def recording(trainer_class: type) -> type:
             def watched(trainer: Any, prompt_ids: Any, *rest: Any, **named: Any) -> Any:
                 result = plain(trainer, prompt_ids, *rest, **named)
                 if trainer is self:
-                    self._turns = [(list(a), list(b)) for a, b in zip(prompt_ids, result[0], strict=True)]
+                    self._turns += [(list(a), list(b)) for a, b in zip(prompt_ids, result[0], strict=True)]
                 return result
 
             with mock.patch.object(GRPOTrainer, "_generate_single_turn", watched):
@@ -120,14 +120,16 @@ def recording(trainer_class: type) -> type:
             return super()._generate_and_score_completions(inputs)
 
         def _generate(self, prompts: Any) -> Any:
+            self._turns = []
             outputs = super()._generate(prompts)
             cap = self.max_completion_length
             self._rows = []
-            for prompt, (handed, sampled) in zip(outputs[0], self._turns, strict=True):
-                assert handed[: len(prompt)] == list(prompt)
-                given = handed[len(prompt) :]
-                self._rows.append(Sampled("", list(prompt), (given + sampled)[:cap], len(given)))
-            assert [list(ids) for ids in outputs[1]] == [row.completion for row in self._rows]
+            for prompt, completion in zip(outputs[0], outputs[1], strict=True):  # may be sampled in any order
+                whole, n = list(prompt) + list(completion), len(prompt)
+                turn = next(t for t in self._turns if t[0][:n] == whole[:n] and (t[0] + t[1])[: n + cap] == whole)
+                self._turns.remove(turn)
+                self._rows.append(Sampled("", list(prompt), list(completion), len(turn[0]) - n))
+            assert not self._turns, "answers that reached nobody"
             return outputs
 
         def _calculate_rewards(self, inputs: Any, *args: Any, **kwargs: Any) -> Any:

@@ -5,7 +5,7 @@ from collections import Counter
 
 import numpy as np
 from component_tools import NAN  # noqa: F401  (puts tests/reference on the path)
-from reference_components import dominated, mean, peak_and_global
+from reference_components import by_context, dominated, mean, peak_and_global
 from step_check import StepCheck
 
 
@@ -107,7 +107,9 @@ class Recount(StepCheck):
                 self.count("ranking/groups_with_spread", max(got) > min(got))
                 if s.get("order", "domination") in ("domination", "reversed"):
                     p = s.get("peak_fraction", 0.2)
-                    scores = dominated([peak_and_global(row.ranked[row.given :], p) for row in wrong])
+                    settled = by_context([row.ranked for row in wrong], [row.completion for row in wrong])
+                    own = [h[row.given :] for h, row in zip(settled, wrong, strict=True)]
+                    scores = dominated([peak_and_global(h, p) for h in own])
                     self.count("ranking/dominations", sum(scores))
                     self.count("ranking/groups_without_domination", not any(scores))
                 if s.get("unanchored_weight", 1.0) != 1 and mix is None and not any(group.right):

@@ -5,7 +5,7 @@ import random
 
 import numpy as np
 import pytest
-from component_tools import Memory, group, make, step
+from component_tools import Memory, give_tokens, group, make, step
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
@@ -45,6 +45,7 @@ def test_a_group_of_one_gets_nothing(entropies, ties):
     groups = [group(0, [0, 0, 0, 0], truncated=[0, 0, 1, 0])]  # one row in scope
     component = make("ranking", {"ties": ties})
     component.step = step(groups)
+    give_tokens(groups, {2: entropies})
     assert component.score(groups, {2: np.array(entropies)}) == {2: 0.0}
     assert not component.acted(component.take_counts())
 
@@ -77,7 +78,9 @@ def test_who_is_ranked_and_that_no_failure_reaches_a_success(rows, entropies, sc
     in_scope = scope == "truncated_anywhere" or not any(correct)
     wanted = {i for i in range(4) if in_scope and not correct[i] and (cut[i] or scope == "failed")}
     assert set(component.entropy_rows(groups)) == wanted
-    rewards = component.score(groups, {place: np.array(entropies[place]) for place in wanted})
+    found = {place: np.array(entropies[place]) for place in wanted}
+    give_tokens(groups, found)
+    rewards = component.score(groups, found)
     assert set(rewards) == wanted
     assert all(0 <= reward <= r_max < 1 for reward in rewards.values())
 
@@ -89,8 +92,10 @@ def test_all_rows_truncated_are_ranked_like_their_entropies_alone(entropies):
     component = make("ranking")
     component.step = step(groups)
     rows = [np.array(row) for row in entropies]
+    give_tokens(groups, dict(enumerate(rows)))
     rewards = component.score(groups, dict(enumerate(rows)))
-    np.testing.assert_allclose([rewards[place] for place in range(size)], rank_rewards(rows))
+    want = rank_rewards(rows, groups[0].completion_ids)
+    np.testing.assert_allclose([rewards[place] for place in range(size)], want)
     counts = component.take_counts()
     assert component.acted(counts) == (counts["ranking/dominations"] > 0)  # equal rewards are no advantage
 

@@ -4,12 +4,13 @@ import random
 
 import numpy as np
 import pytest
-from component_tools import Memory, group, make, step, stored
+from component_tools import Memory, give_tokens, group, make, step, stored
 from hypothesis import given
 from hypothesis import strategies as st
+from reference_components import by_context as reference_by_context
 from reference_components import dominated, peak_and_global, ramp, serr
 
-from r3bench.components.ranking import rank_rewards
+from r3bench.components.ranking import by_context, rank_rewards
 from r3bench.config.load import parse_recipe
 from r3bench.errors import ConfigError
 
@@ -95,10 +96,36 @@ def test_rounding_decides_nothing():
     np.testing.assert_allclose(rank_rewards(apart), [0.0, 0.25, 0.5])
 
 
+ROWS = st.lists(st.lists(st.tuples(st.integers(0, 2), ENTROPY), max_size=9), max_size=6)
+
+
+@given(ROWS)
+def test_one_entropy_per_context(rows):
+    tokens, entropies = [[t for t, _ in row] for row in rows], [[h for _, h in row] for row in rows]
+    got = by_context([np.array(row) for row in entropies], [np.array(row) for row in tokens])
+    for one, want in zip(got, reference_by_context(entropies, tokens), strict=True):
+        np.testing.assert_allclose(one, want, atol=1e-12)
+
+
+def test_noise_where_rows_begin_alike_ranks_nothing():
+    """bfloat16: the first token's entropy is everyone's peak, and off by more than entropies are told apart by."""
+    tokens = [np.array([7, i, 1]) for i in range(3)]
+    noisy = [np.array([5.0 + 0.02 * i, 0.5, 0.5 - 0.1 * i]) for i in range(3)]
+    np.testing.assert_allclose(rank_rewards(noisy), [0.0, 0.25, 0.5])
+    assert rank_rewards(noisy, tokens).tolist() == [0.25] * 3
+    apart = [np.array([2.0 - 0.1 * i, 0.5 - 0.1 * i, 5.0 + 0.02 * i]) for i in range(3)]
+    np.testing.assert_allclose(rank_rewards(apart), [0.0, 0.25, 0.5])
+    assert rank_rewards(apart, tokens).tolist() == [0.25] * 3  # only the last token's context is a row's own
+    apart = [np.array([2.0, 0.5, 5.0 + 0.02 * i] + [0.5 - 0.1 * i] * 2) for i in range(3)]
+    tokens = [np.array([7, i, 1, 1, 1]) for i in range(3)]
+    np.testing.assert_allclose(rank_rewards(apart, tokens), [0.0, 0.25, 0.5])
+
+
 def ranked(settings, groups, entropies, memory=None, number=10):
     component = make("ranking", settings)
     component.step = step(groups, memory, number)
     wanted = component.entropy_rows(groups)
+    give_tokens(groups, {row: entropies[row] for row in wanted})
     rewards = component.score(groups, {row: entropies[row] for row in wanted})
     return rewards, wanted, component
 
@@ -108,7 +135,7 @@ GROUPS = [
     group(1, [1, 0, 0, 0], truncated=[0, 1, 1, 0]),  # mixed
     group(2, [1, 1, 1, 1], truncated=[1, 0, 0, 0]),  # all right
 ]
-ENTROPIES = dict(enumerate(chain(12)))
+ENTROPIES = {row: np.array([0.1, *tail]) for row, tail in enumerate(chain(12))}  # the first token is everyone's
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from component_tools import NAN  # noqa: F401  (puts tests/reference on the path)
-from reference_components import mixed, serr
+from reference_components import by_context, mixed, serr
 from train_tools import batch_rows, groups_of, grpo, question_of, text_of, token_entropies, train
 from trainer_tools import losses
 from transformers import AutoModelForCausalLM
@@ -91,6 +91,36 @@ def test_entropies_are_the_policys_own_whatever_the_sampling_temperature(tiny_mo
     model.load_state_dict(trainer.model.state_dict())
     cold = token_entropies(model, row["prompt"], row["completion"], 0.6)
     np.testing.assert_allclose(found, cold, atol=2e-5)  # the head is as it was, also after a failure
+
+
+def test_noise_of_the_forward_pass_ranks_no_rows_that_begin_alike(tiny_model, tmp_path):
+    """Entropies as a bfloat16 forward gives them: rows of one context differ. One token is the peak here."""
+    from r3bench.components.ranking import Ranking
+
+    rng, seen, scoring, score = np.random.default_rng(0), [], trl_adapter.score_tokens, Ranking.score
+
+    def noisy(*args, **kwargs):
+        logprobs, entropies = scoring(*args, **kwargs)
+        return logprobs, [row + torch.from_numpy(rng.normal(0, 0.02, len(row))).float() for row in entropies]
+
+    def noting(self, groups, entropies):
+        rewards = score(self, groups, entropies)
+        seen.append([[(entropies[r].tolist(), rewards[r]) for r in group.rows if r in rewards] for group in groups])
+        return rewards
+
+    with mock.patch.object(trl_adapter, "score_tokens", noisy), mock.patch.object(Ranking, "score", noting):
+        trainer = train(
+            tiny_model, tmp_path, {"ranking": {"peak_fraction": 0.1, "scope": "failed"}}, all_wrong, steps=4,
+        )  # fmt: skip
+    moved = 0
+    for record, batch in zip(trainer.records, seen, strict=True):
+        for rows, found in zip(groups_of(record), batch, strict=True):
+            raw = [entropies for entropies, _ in found]
+            settled = by_context(raw, [row["completion"] for row in rows])
+            want = serr(settled, 0.1, 0.5, "average")
+            np.testing.assert_allclose([reward for _, reward in found], want, atol=1e-6)
+            moved += want != serr(raw, 0.1, 0.5, "average")
+    assert moved > 0, "the noise would have decided nothing anyway"
 
 
 def test_another_temperature_reaches_the_head_below_low_rank_adapters(tiny_model, tmp_path):

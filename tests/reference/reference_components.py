@@ -41,6 +41,18 @@ def peak_and_global(entropies, p):
     return sum(top) / k, sum(entropies) / len(entropies)
 
 
+def by_context(entropies, completions):
+    """Every entropy replaced by the mean over the rows that have the same tokens before it."""
+    contexts = {}
+    for row, tokens in zip(entropies, completions, strict=True):
+        for t, value in enumerate(row):
+            contexts.setdefault(tuple(tokens[:t]), []).append(value)
+    return [
+        [mean(contexts[tuple(tokens[:t])]) for t in range(len(row))]
+        for row, tokens in zip(entropies, completions, strict=True)
+    ]
+
+
 def dominated(figures, resolution=1e-4):
     """S_i: number of j with E_peak(i) > E_peak(j) and E_glob(i) < E_glob(j); closer than `resolution` is equal."""
     scores = []

@@ -5,7 +5,7 @@ Drawn at random stays drawn: where a method draws, the reference says what may b
 
 from dataclasses import dataclass, field
 
-from reference_components import deviation, dominated, mean, mixed, peak_and_global, ramp, serr
+from reference_components import by_context, deviation, dominated, mean, mixed, peak_and_global, ramp, serr
 
 
 @dataclass
@@ -80,7 +80,8 @@ def rank(groups, settings, store):
             continue
         rows, r_max = [group.rows[i] for i in places], settings.get("max_reward", 0.5)
         ties, order = settings.get("ties", "average"), settings.get("order", "domination")
-        own = [row.ranked[row.given :] for row in rows]
+        settled = by_context([row.ranked for row in rows], [row.completion for row in rows])
+        own = [entropies[row.given :] for entropies, row in zip(settled, rows, strict=True)]
         p = settings.get("peak_fraction", 0.2)
         if order == "random" or ties == "random":
             rewards = [row.ranking for row in rows]  # a drawn order: any order of the ramp, see `drawn_ramp`
