@@ -182,6 +182,11 @@ def _primary(results: Results, data: Prepared, contrast: Contrast) -> bool:
 
 
 def _design_notes(data: Prepared) -> list[str]:
+    trained = np.isnan(data.untrained)
+    if trained.sum() > 1 and all(np.ptp(scores[trained], axis=0).max() == 0 for scores in data.scores):
+        return [f"{data.benchmark}: every trained run has the same number of right answers to every question: what was "
+                "varied, seeds included, changed nothing here, so there is no noise to hold effects against; were the "
+                "updates too small or too few?"]  # fmt: skip
     if data.error.source == "none":
         return ["one run per cell and no interaction of three or more factors to pool: noise between runs can't be "
                 "estimated, so effects have no interval; add seeds"]  # fmt: skip

@@ -58,7 +58,7 @@ def _matching(results: Results, cell: str) -> set[str]:
             named.setdefault(name, set()).add(run.run)
     if cell in named:
         return named[cell]
-    if "=" in cell:
+    if "=" in cell and " + " not in cell:  # with it, it is a name from a table, and not one of this study
         wanted = dict(part.strip().partition("=")[::2] for part in cell.split(","))
         for factor, level in wanted.items():
             if factor not in results.factors:

@@ -17,6 +17,8 @@ import numpy as np
 
 from r3bench.analysis.distributions import t_quantile
 
+ROUNDING = 1e-12  # accuracies are counts over at most some thousand answers: anything smaller is no difference
+
 
 @dataclass(frozen=True)
 class ErrorModel:
@@ -99,16 +101,23 @@ def two_way(
         if count > 1:
             question += share**2 * (weights @ y).var(axis=1, ddof=1) / count
         noise += share**2 * run_question_variance(y, error) / count
-    spread = float(((error.residual @ means) ** 2).sum() / error.df) if error.df > 0 else np.nan
+    question, noise = _unrounded(question), float(_unrounded(np.array(noise)))
+    spread = float(_unrounded(((error.residual @ means) ** 2).sum() / error.df)) if error.df > 0 else np.nan
+    estimate = weights @ means
     alone = size < 1e-15  # contrasts of untrained rows only need no error model
     return TwoWay(
-        estimate=weights @ means,
+        estimate=np.where(np.abs(estimate) < ROUNDING, 0.0, estimate),
         run=np.where(alone, 0.0, size * spread) + known,
         question=question,
         overlap=np.where(alone, 0.0, size * noise) + known,
         df_run=error.df,
         df_question=min(y.shape[1] for y in scores) - 1,
     )
+
+
+def _unrounded(variance: np.ndarray) -> np.ndarray:
+    """Variances of runs without any spread are 0, not the rest that rounding leaves of them."""
+    return np.where(variance < ROUNDING**2, 0.0, variance)
 
 
 def run_variance(y: np.ndarray, error: ErrorModel) -> float:

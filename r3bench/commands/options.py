@@ -46,6 +46,21 @@ def run_folder(name: str, runs: Path) -> Path | None:
     return None
 
 
+def answers_folder(name: str, runs: Path) -> Path:
+    """The directory of a run, or a folder of stored answers.
+
+    Raises:
+        StateError: there is neither; names the nearest run.
+    """
+    from r3bench.errors import StateError, nearest
+
+    folder = run_folder(name, runs) or Path(name)
+    if not name or not folder.exists():
+        known = {path.parent.name for pattern in ("*/run.json", "*/*/run.json") for path in runs.glob(pattern)}
+        raise StateError(f"run '{name}': no such folder, nor a run below {runs}{nearest(name, known)}")
+    return folder
+
+
 def progress(quiet: bool) -> Callable[[str], None]:
     """Takes lines for the user while something runs: they go to stderr, so that stdout is the result alone."""
     return (lambda line: None) if quiet else (lambda line: typer.echo(line, err=True))

@@ -14,10 +14,10 @@ from r3bench.commands.options import (
     RunName,
     Runs,
     Tasks,
+    answers_folder,
     print_columns,
     print_json,
     printable,
-    run_folder,
 )
 
 
@@ -59,7 +59,7 @@ def grade(
             as_json,
         )
         return
-    folder = run_folder(target, runs) or Path(target)
+    folder = answers_folder(target, runs)
     chosen = tuple(tasks.split(",")) if tasks else None
     if explain:
         _explain(folder, question, chosen, as_json)
@@ -135,7 +135,7 @@ def compare(a: RunName, b: RunName, tasks: Tasks = None, runs: Runs = RUNS, as_j
     """Paired test of two runs on the questions both have answered: about these two models, not about their recipes."""
     from r3bench.evaluation.compare import compare_runs
 
-    first, second = (run_folder(name, runs) or Path(name) for name in (a, b))
+    first, second = (answers_folder(name, runs) for name in (a, b))
     rows = compare_runs(first, second, tuple(tasks.split(",")) if tasks else None)
     if as_json:
         print_json(rows)

@@ -210,3 +210,29 @@ def test_level_order_puts_the_reference_first():
     assert order_levels(["10", "2", "1"]) == ("1", "2", "10")
     assert order_levels(["b", "a"], ["b", "a"]) == ("b", "a")
     assert order_levels(["True", "False"]) == ("False", "True")
+
+
+def test_runs_that_all_answer_alike_have_no_effect_and_say_so():
+    """Updates too small to change an answer: what rounding leaves of the variance is no standard error."""
+    rng = np.random.default_rng(1)
+    factors = {name: FOUR[name] for name in ("replay", "ranking")}
+    runs = [
+        Run(f"{cell}-s{seed}", seed, dict(zip(factors, cell, strict=True)))
+        for cell in itertools.product(*factors.values())
+        for seed in range(3)
+    ]
+    counts = {"a": rng.integers(0, 4, 8), "b": rng.integers(0, 8, 3)}
+    benchmarks = {
+        name: Scores(tuple(map(str, range(len(row)))), np.full((12, len(row)), 7), np.tile(row, (12, 1)))
+        for name, row in counts.items()
+    }
+    found, notes = effects(Results("t", factors, tuple(runs), benchmarks, Declared()), draws=0)
+    assert {(e.estimate, e.like_these.se, e.like_these.p, e.these.p) for e in found} == {(0.0, 0.0, 1.0, 1.0)}
+    assert any("changed nothing here" in note for note in notes)
+    changed = np.tile(counts["a"], (12, 1))
+    changed[3, 2] += 1
+    benchmarks["a"] = dataclasses.replace(benchmarks["a"], correct=changed)
+    found, notes = effects(Results("t", factors, tuple(runs), benchmarks, Declared()), draws=0)
+    assert any(e.like_these.se > 0 for e in found) and [
+        n.partition(":")[0] for n in notes if "changed nothing" in n
+    ] == ["b"]

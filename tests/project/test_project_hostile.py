@@ -54,6 +54,17 @@ def test_a_name_that_cannot_be_is_one_line(
     assert not (folder.parent / "evil").exists()
 
 
+@pytest.mark.parametrize(
+    "command", [("compare", "nowhere", "x"), ("grade", "nowhere"), ("grade", "nowhere", "--regrade")]
+)
+def test_a_run_that_is_not_there_is_said_to_be_that(
+    r3bench: Callable[..., Result], folder: Path, command: tuple[str, ...]
+) -> None:
+    result = r3bench(*command)
+    assert result.exit_code == 3
+    assert result.stderr == "r3bench: run 'nowhere': no such folder, nor a run below runs\n"
+
+
 def test_copy_to_a_file_without_an_ending_asks_for_force(r3bench: Callable[..., Result], folder: Path) -> None:
     (folder / "file").write_text("kept")
     result = r3bench("copy", "quickstart", "file", "--kind", "grids")
