@@ -77,6 +77,7 @@ class Rollout:
     hidden: dict[int, np.ndarray] = field(default_factory=dict)  # local row -> (n, H), where a component asked
     harvesting: bool = False  # TRL's scoring forward over this batch is still to come
     scored: bool = False  # it came and brought log-probs and entropies of every row; else the loss forward will
+    uneven: bool = False  # on some rank a rewritten prompt is far longer than the data set's
     resampled: bool = False  # further rounds were sampled, so TRL's logs no longer end with this batch
     started: int = 0  # TRL's micro-step at which the batch was sampled
 
@@ -216,5 +217,6 @@ def place(
             result.prefixes[local] = here.prefix_ids
             if here.prefix_in_loss:
                 result.trained_prefixes.add(local)
+    result.uneven = any(plan.prompt is not None for plan in plans.values())
     result.prefix_lengths = [len(plan.prefix_ids) for plan in plans.values() if plan.prefix_ids] * layout.group_rows
     return result, dropped

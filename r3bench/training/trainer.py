@@ -7,6 +7,7 @@ a moment is for stands in `component.py`; who calls it when, in `moments.py`; wh
 
 import math
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from r3bench.training.args import R3Config
 from r3bench.training.component import Component, check_declared
 from r3bench.training.correctness import CorrectnessRule
 from r3bench.training.history import HistoryBounds, TrajectoryHistory
+from r3bench.training.lengths import forward_by_length, parts_of_like_rows
 from r3bench.training.mixing import ROW_KEY, SCALE_KEY
 from r3bench.training.moments import Moments
 from r3bench.training.resampling import resample
@@ -75,6 +77,7 @@ class R3Trainer(GRPOTrainer):
         self.moments: Moments | None = None
         self._rollout: Rollout | None = None  # the batch being sampled
         self._pending: Rollout | None = None  # the batch whose log-probs the loss forward still has to bring
+        self._uneven = False  # rows of the sampled batch differ much in length
         self.generated_tokens = 0  # sampled in training so far, over all ranks
         self._order: Sampler | None = None
         if shaping:
@@ -132,9 +135,12 @@ class R3Trainer(GRPOTrainer):
         if moments is None or not moments.components or not self.model.training:
             return super()._generate_and_score_completions(inputs)
 
+        self._uneven = False
+
         def sample(rows: list[dict[str, Any]], planning: bool = False) -> tuple[Rollout, dict[str, Any]]:
             rollout = moments.open(rows, planning=planning)
             self._rollout = rollout
+            self._uneven = self._uneven or rollout.uneven
             try:
                 batch = super(R3Trainer, self)._generate_and_score_completions(rollout.inputs)
             finally:
@@ -184,16 +190,27 @@ class R3Trainer(GRPOTrainer):
     def _generate_single_turn(self, prompt_ids: list[list[int]], *args: Any, **kwargs: Any) -> tuple[Any, Any]:
         rollout = self._rollout
         if rollout is None or not rollout.prefixes:
-            return super()._generate_single_turn(prompt_ids, *args, **kwargs)
+            return self._turn(prompt_ids, *args, **kwargs)
         prefixes = [list(rollout.prefixes.get(row, ())) for row in range(len(prompt_ids))]
         given = [ids + prefix for ids, prefix in zip(prompt_ids, prefixes, strict=True)]
-        continuations, logprobs = super()._generate_single_turn(given, *args, **kwargs)
+        continuations, logprobs = self._turn(given, *args, **kwargs)
         cap = int(self.max_completion_length or 0)
         completions = [(p + list(c))[:cap] for p, c in zip(prefixes, continuations, strict=True)]
         rollout.cut_tokens = sum(max(0, len(p) + len(c) - cap) for p, c in zip(prefixes, continuations, strict=True))
         if logprobs is not None:  # None: not sampled, which TRL takes as ratio 1
             logprobs = [([None] * len(p) + list(values))[:cap] for p, values in zip(prefixes, logprobs, strict=True)]
         return completions, logprobs
+
+    def _turn(self, prompt_ids: list[list[int]], images: Any, fields: Any, *args: Any, **kwargs: Any) -> Any:
+        generate = super()._generate_single_turn
+        rollout = self._rollout
+        if rollout is None or not rollout.uneven or images or fields or not trl_adapter.pads_prompts(self):
+            return generate(prompt_ids, images, fields, *args, **kwargs)
+        answers: dict[int, Any] = {}
+        for rows in parts_of_like_rows([len(ids) for ids in prompt_ids]):
+            found, _ = generate([prompt_ids[row] for row in rows], images, fields, *args, **kwargs)
+            answers.update(zip(rows, found, strict=True))
+        return [answers[row] for row in range(len(prompt_ids))], None
 
     # ------------------------------------------------------------------ rewards
 
@@ -216,17 +233,26 @@ class R3Trainer(GRPOTrainer):
         with trl_adapter.narrow_tiles(self.model):
             return self._harvested(model, *args, **kwargs)
 
+    def _forward(self, model: Any, input_ids: Any, attention_mask: Any, logits_to_keep: int, **kwargs: Any) -> Any:
+        forward = super()._get_per_token_logps_and_entropies
+        if not (self._uneven and self.model.training and trl_adapter.can_split(self, kwargs)):
+            return forward(model, input_ids, attention_mask, logits_to_keep, **kwargs)
+        size = kwargs.pop("batch_size", None)
+        many = size is not None and size < len(input_ids)
+        rest = {"compute_entropy": kwargs.get("compute_entropy", False)}
+        return forward_by_length(
+            partial(forward, model), input_ids, attention_mask, logits_to_keep, size if many else None, **rest
+        )
+
     def _harvested(self, model: Any, *args: Any, **kwargs: Any) -> Any:
         rollout = self._rollout
         observing = self.moments is not None and self.moments.observes_tokens
         if rollout is None or model is not self.model or not observing or not rollout.harvesting:
-            return super()._get_per_token_logps_and_entropies(model, *args, **kwargs)
+            return self._forward(model, *args, **kwargs)
         # TRL scores the sampled rows (the policy may change before their loss): keep what it finds.
         rollout.harvesting = False
         rollout.scored = True
-        logps, entropies, aux = super()._get_per_token_logps_and_entropies(
-            model, *args, **{**kwargs, "compute_entropy": True}
-        )
+        logps, entropies, aux = self._forward(model, *args, **{**kwargs, "compute_entropy": True})
         for row, ids in enumerate(rollout.completion_ids):
             rollout.logprobs[row] = logps[row, : len(ids)].float().cpu().numpy()
             rollout.entropies[row] = entropies[row, : len(ids)].float().cpu().numpy()

@@ -5,6 +5,7 @@ checks it against the installed TRL, together with the arity and keys below; `ch
 """
 
 import contextlib
+from functools import partial
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
@@ -18,9 +19,10 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 from trl.trainer.utils import pad, use_adapter
 
 from r3bench.errors import ConfigError
+from r3bench.training.lengths import forward_by_length, parts_of_like_rows
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
 SUPPORTED = ("1.16", "1.17")  # [from, before)
 
@@ -50,8 +52,9 @@ ATTRIBUTES = (  # of a constructed trainer
     "reward_weights", "reward_func_names", "reward_funcs", "temperature", "loss_type", "beta", "ref_model",
     "scale_rewards", "eos_token_ids", "max_completion_length", "mask_truncated_completions",
     "multi_objective_aggregation",
-    "pad_to_multiple_of",
+    "pad_to_multiple_of", "use_vllm", "use_transformers_continuous_batching",
 )  # fmt: skip
+SPLIT_KEYS = ("batch_size", "compute_entropy")  # of the scoring method: independent of which rows come together
 TILE = "_CHUNKED_LOGPROB_CHUNK_SIZE"  # of trl.trainer.utils: how many logits a tile of the fused head is wide
 ROW_MEAN_LOSSES = ("grpo", "sapo", "dr_grpo", "luspo")  # average over rows, so padding rows must be made up for
 
@@ -73,6 +76,23 @@ def scores_samples(trainer: Any) -> bool:
     """Whether TRL runs a scoring forward over the sampled rows; else its loss forward is the behaviour policy."""
     vllm_correction = trainer.use_vllm and trainer.vllm_importance_sampling_correction
     return bool(trainer.args.gradient_accumulation_steps % steps_per_window(trainer) or vllm_correction)
+
+
+def can_split(trainer: Any, kwargs: "Mapping[str, Any]") -> bool:
+    """Whether one forward may be made in several parts: text only, and no loss that looks at the batch as a whole.
+
+    Reentrant checkpointing under DDP reports a parameter's gradient once per forward, of which DDP takes one.
+    """
+    plain = all(value is None or value is False for key, value in kwargs.items() if key not in SPLIT_KEYS)
+    reentrant = trainer.args.gradient_checkpointing and (trainer.args.gradient_checkpointing_kwargs or {}).get(
+        "use_reentrant"
+    )
+    return plain and not (reentrant and trainer.accelerator.num_processes > 1)
+
+
+def pads_prompts(trainer: Any) -> bool:
+    """Whether sampling pads all prompts to the longest one: transformers' plain `generate`."""
+    return not trainer.use_vllm and not trainer.use_transformers_continuous_batching
 
 
 def tokenizer(trainer: Any) -> Any:
@@ -232,32 +252,32 @@ def hidden_states(
     device = trainer.accelerator.device
     token = trainer._tokenizer.pad_token_id
     rows = [torch.tensor([*p, *c], dtype=torch.long) for p, c in zip(prompts, completions, strict=True)]
-    found = []
+    found: dict[int, Any] = {}
     size = trainer.args.per_device_train_batch_size
     with torch.no_grad(), disable_gradient_checkpointing(trainer.model, trainer.args.gradient_checkpointing_kwargs):
-        for start in range(0, len(rows), size):
-            part = rows[start : start + size]
+        for alike in parts_of_like_rows([len(row) for row in rows], size):
+            part = [rows[row] for row in alike]
             ids = pad_right(part, token).to(device)
             mask = pad_right([torch.ones_like(row) for row in part], 0).to(device)
             with trainer.accelerator.autocast():
                 output = trainer.model(
                     input_ids=ids, attention_mask=mask, output_hidden_states=True, logits_to_keep=1, use_cache=False
                 )
-            for number, row in enumerate(range(start, start + len(part))):
+            for number, row in enumerate(alike):
                 places = torch.tensor([len(prompts[row]) + t for t in positions[row]], device=device)
-                found.append(output.hidden_states[-1][number, places].float().cpu().numpy())
-    return found
+                found[row] = output.hidden_states[-1][number, places].float().cpu().numpy()
+    return [found[row] for row in range(len(rows))]
 
 
 def _forward(
     trainer: Any, input_ids: torch.Tensor, attention_mask: torch.Tensor, keep: int, reference: bool
 ) -> tuple[torch.Tensor, torch.Tensor]:
     def call(model: Any) -> tuple[torch.Tensor, torch.Tensor]:
-        logps, entropies, _ = GRPOTrainer._get_per_token_logps_and_entropies(
-            trainer, model, input_ids, attention_mask, keep,
-            batch_size=trainer.args.per_device_train_batch_size, compute_entropy=not reference,
-        )  # fmt: skip
-        return logps, torch.zeros_like(logps) if reference else entropies  # a reference model's head gives none
+        forward = partial(GRPOTrainer._get_per_token_logps_and_entropies, trainer, model)
+        size = trainer.args.per_device_train_batch_size
+        found = forward_by_length(forward, input_ids, attention_mask, keep, size, compute_entropy=not reference)
+        logps, entropies = found[:2]
+        return logps, torch.zeros_like(logps) if entropies is None else entropies  # a reference's head gives none
 
     with torch.no_grad(), disable_gradient_checkpointing(trainer.model, trainer.args.gradient_checkpointing_kwargs):
         if not reference:
