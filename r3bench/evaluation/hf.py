@@ -20,7 +20,7 @@ from torch.nn.functional import pad
 from r3bench.errors import ConfigError, Diverged
 from r3bench.evaluation import fingerprint
 from r3bench.evaluation.chat import ChatModel
-from r3bench.evaluation.sampling import Completion, Draw, Sampling, Stream, stretches
+from r3bench.evaluation.sampling import Answered, Completion, Draw, Sampling, Stream, stretches
 from r3bench.training.names import start_revision
 
 NUCLEUS = 512  # likeliest tokens looked at first for top-p; the whole vocabulary is sorted only if they don't suffice
@@ -161,8 +161,14 @@ class HFBackend(ChatModel):
             raise ConfigError(f"model '{name}': can't be loaded: {str(error).splitlines()[0]}") from error
         return cls(model.to(device), tokenizer, batch_size)
 
-    def generate(self, draws: Sequence[Draw], sampling: Sampling, progress: Callable[[int], None]) -> list[Completion]:
-        """See `Backend.generate`."""
+    def generate(
+        self,
+        draws: Sequence[Draw],
+        sampling: Sampling,
+        progress: Callable[[int], None],
+        answered: Answered | None = None,
+    ) -> list[Completion]:
+        """See `Backend.generate`; `answered` is not called, since an answer's rounding depends on its batch."""
         prompts = {prompt: self.encode(prompt) or [self.ends[0]] for prompt in dict.fromkeys(d.prompt for d in draws)}
         self.check_length(max(map(len, prompts.values()), default=0), sampling)
         done: dict[int, Completion] = {}

@@ -11,6 +11,7 @@ from lm_eval.api.instance import Instance
 from lm_eval.api.model import LM
 
 from r3bench.evaluation import shards
+from r3bench.evaluation.journal import Journal
 from r3bench.evaluation.sampling import Backend, Completion, Draw, Sampling, draw_seed
 from r3bench.grading import Grader, Verdict
 
@@ -70,7 +71,8 @@ class StoredLM(LM):
             if row["grader"] == self.grader.name:
                 verdict = Verdict(row["correct"], row["extracted"], row["reason"], row["timed_out"])
                 self.grader.remember(row["extracted"], row["gold"], verdict)
-        done = sum(key in have for key in keys)
+        journal = Journal(self.folder, self.settings, have)
+        done = sum(key in have or key in journal.answers for key in keys)
         self.progress(done, len(keys))
 
         lock = threading.Lock()  # shards may be sampled from several threads
@@ -84,18 +86,29 @@ class StoredLM(LM):
         missing = shards.blocks(list(prompts), samples, have)
         asked = dict.fromkeys(question for block in missing for question in block.questions)
         self.backend.check([prompts[question] for question in asked], self.sampling)
-        for block, answers in self._sampled(missing, prompts, finished):
+        for block, answers in self._sampled(missing, prompts, finished, journal):
             self._store(block, answers, golds)
+            journal.done(block.name)
         texts = {(row["question"], row["repeat"]): row["response"] for row in shards.read(self.folder)}
         return [texts[key] for key in keys]
 
     def _sampled(
-        self, blocks: Sequence[shards.Block], prompts: dict[str, str], finished: Callable[[int], None]
+        self, blocks: Sequence[shards.Block], prompts: dict[str, str], finished: Callable[[int], None], journal: Journal
     ) -> Iterator[tuple[shards.Block, list[Completion]]]:
         """Blocks with their answers, as they come."""
 
         def sample(block: shards.Block) -> list[Completion]:
-            return self.backend.generate(self._draws(block, prompts), self.sampling, finished)
+            draws = self._draws(block, prompts)
+            found = {i: a for i, d in enumerate(draws) if (a := journal.answers.get((d.question, d.repeat)))}
+            left = [i for i in range(len(draws)) if i not in found]
+
+            def answered(place: int, answer: Completion) -> None:
+                journal.add(block.name, draws[left[place]], answer)
+
+            if left:
+                new = self.backend.generate([draws[i] for i in left], self.sampling, finished, answered)
+                found |= zip(left, new, strict=True)
+            return [found[i] for i in range(len(draws))]
 
         at_once = self.backend.plan(len(blocks))
         if at_once == 1:

@@ -1,8 +1,8 @@
 """Sampling in processes of their own, each on its GPUs: the answers are those of one process, only sooner.
 
-The unit of work is what one process would have sampled together (a stretch for transformers, a shard or a part of one
-for vLLM), so how many processes there are changes no answer. vLLM always samples this way: its engine prints, keeps
-memory and starts processes, none of which belongs into the one that evaluates or has just trained.
+transformers is handed what one process would have sampled together, a stretch, so how many processes there are changes
+no answer. vLLM is handed single answers (`r3bench.evaluation.stream`); it always samples this way: its engine prints,
+keeps memory and starts processes, none of which belongs into the one that evaluates or has just trained.
 """
 
 import contextlib
@@ -26,7 +26,8 @@ from r3bench.config.strict import plain
 from r3bench.devices import alone, cpu_cores, gpu_ids
 from r3bench.errors import ConfigError, StateError
 from r3bench.evaluation.chat import ChatModel
-from r3bench.evaluation.sampling import Completion, Draw, Sampling, stretches
+from r3bench.evaluation.sampling import Answered, Completion, Draw, Sampling, collect, stretches
+from r3bench.evaluation.stream import Stream
 
 TAIL = 15  # lines of a worker's log that are shown when it ends
 ERROR = re.compile(r"\b\w*(Error|Exception): .*")  # the last line of a traceback
@@ -123,7 +124,7 @@ class Pool(ChatModel):
         from transformers import AutoTokenizer
 
         self.name = "vllm" if vllm else "hf"
-        self._batch_size, self._vllm, self._pieces = section.batch_size, vllm, 1
+        self._batch_size = section.batch_size
         self._failure: BaseException | None = None  # the first; others follow from it
         groups = device_groups(workers, tensor_parallel)
         try:
@@ -142,25 +143,32 @@ class Pool(ChatModel):
             self.close()
             raise
         self.context, self.fingerprint, self.details = (ready[0][k] for k in ("context", "fingerprint", "details"))
+        self._stream = Stream(self._workers, int(ready[0]["slots"])) if vllm else None
         for worker in self._workers:
             self._free.put(worker)
         self._threads = ThreadPoolExecutor(workers)
 
     def plan(self, shards: int) -> int:
-        """See `Backend.plan`: enough shards at a time that no process waits for another."""
-        count = len(self._workers)
-        self._pieces = -(-count // max(1, shards)) if self._vllm else 1
-        return min(shards, count + 1) or 1
+        """See `Backend.plan`: enough that no process waits for another; with vLLM all, so that no answer does."""
+        return (shards if self._stream else min(shards, len(self._workers) + 1)) or 1
 
-    def generate(self, draws: Sequence[Draw], sampling: Sampling, progress: Callable[[int], None]) -> list[Completion]:
+    def generate(
+        self,
+        draws: Sequence[Draw],
+        sampling: Sampling,
+        progress: Callable[[int], None],
+        answered: Answered | None = None,
+    ) -> list[Completion]:
         """See `Backend.generate`."""
+        if self._stream is not None:
+            try:
+                return collect(self._stream.ask(draws, sampling), progress, answered)
+            except BaseException:  # Ctrl-C too
+                self.close()
+                raise
         lengths = {draw.prompt: max(1, len(self.encode(draw.prompt))) for draw in draws}
         self.check_length(max(lengths.values(), default=0), sampling)
-        if self._vllm:
-            size = -(-len(draws) // self._pieces)
-            parts = [list(range(start, min(start + size, len(draws)))) for start in range(0, len(draws), size)]
-        else:
-            parts = stretches([lengths[draw.prompt] for draw in draws], draws, self._batch_size)
+        parts = stretches([lengths[draw.prompt] for draw in draws], draws, self._batch_size)
         futures = {
             self._threads.submit(self._run, [draws[i] for i in part], sampling, progress): part for part in parts
         }

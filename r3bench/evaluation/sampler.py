@@ -1,8 +1,10 @@
 """A process that samples: `python -m r3bench.evaluation.sampler`, started and fed by `r3bench.evaluation.pool`.
 
-JSON lines on stdin: the model first, then one job a line. JSON lines on stdout: {"ready": ...}, then per job any number
-of {"done": answers} and one {"answers": ...}, or {"error": ...}. What libraries print goes to stderr. It leads a
-session of its own and ends all of it with its stdin, so nothing of an engine outlives an evaluation that was killed.
+JSON lines on stdin: the model first, then jobs. JSON lines on stdout: {"ready": ...} first. With transformers a job is
+a stretch, and any number of {"done": answers} and one {"answers": [...]} follow. With vLLM it is a single answer, asked
+for under a number, and {"answers": {number: ...}} follow for those that have ended. Or {"error": ...}. What libraries
+print goes to stderr. It leads a session of its own and ends all of it with its stdin, so nothing of an engine outlives
+an evaluation that was killed.
 """
 
 import contextlib
@@ -40,8 +42,16 @@ def main() -> int:
     first = jobs.get()
     try:
         section = build(EvalSection, first["section"], "eval")
-        backend = load(first["model"], section, first["tensor_parallel"], vllm=first["vllm"])
-        reply(ready={"fingerprint": backend.fingerprint, "context": backend.context, "details": backend.details})
+        backend: Any = load(first["model"], section, first["tensor_parallel"], vllm=first["vllm"])
+        slots = getattr(backend, "slots", None)
+        ready = {"fingerprint": backend.fingerprint, "context": backend.context, "details": backend.details}
+        reply(ready=ready | {"slots": slots})
+        while slots is not None:
+            while not jobs.empty() or not backend.busy:  # waits only for an engine without work
+                job = jobs.get()
+                backend.add(job["number"], Draw(**job["draw"]), Sampling(**job["sampling"]))
+            if ended := backend.step():
+                reply(answers={number: dataclasses.asdict(answer) for number, answer in ended.items()})
         while True:
             job = jobs.get()
             draws = [Draw(**draw) for draw in job["draws"]]

@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future, as_completed
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -39,6 +40,9 @@ class Completion:
     truncated: bool  # no end token within the cap
 
 
+Answered = Callable[[int, Completion], None]  # told an answer and the place of its draw as soon as it has finished
+
+
 class Backend(Protocol):
     """Something that samples answers."""
 
@@ -51,8 +55,21 @@ class Backend(Protocol):
         """The prompt text of a chat, ready for the answer; the last message's text if there is no template."""
         ...
 
-    def generate(self, draws: Sequence[Draw], sampling: Sampling, progress: Callable[[int], None]) -> list[Completion]:
-        """One completion per draw, in order; `progress` is called with the number of answers that finished.
+    def generate(
+        self,
+        draws: Sequence[Draw],
+        sampling: Sampling,
+        progress: Callable[[int], None],
+        answered: Answered | None = None,
+    ) -> list[Completion]:
+        """One completion per draw, in order.
+
+        Args:
+            draws: what is to be answered.
+            sampling: how.
+            progress: called with the number of answers that finished.
+            answered: called with every answer that finished, by backends whose answers stand by themselves, also when
+                the call itself is interrupted or fails.
 
         Raises:
             ConfigError: prompt and cap don't fit the model's context.
@@ -95,6 +112,31 @@ def draw_seed(seed: int, question: str, repeat: int) -> int:
     """The seed of one answer's stream; 63 bits of a hash, so that more repeats or questions change no other stream."""
     digest = hashlib.sha256(f"{seed}\0{question}\0{repeat}".encode()).digest()
     return int.from_bytes(digest[:8], "big") >> 1
+
+
+def collect(
+    futures: Sequence[Future[Completion]], progress: Callable[[int], None], answered: Answered | None
+) -> list[Completion]:
+    """The answers of `futures`, in order, told as they finish; what has finished is told even if others fail."""
+    place = {future: i for i, future in enumerate(futures)}
+    untold = dict(place)
+
+    def tell(future: Future[Completion]) -> None:
+        del untold[future]
+        if answered is not None:
+            answered(place[future], future.result())
+        progress(1)
+
+    try:
+        for future in as_completed(futures):
+            future.result()
+            tell(future)
+    except BaseException:  # Ctrl-C too
+        for future in list(untold):
+            if future.done() and not future.cancelled() and future.exception() is None:
+                tell(future)
+        raise
+    return [future.result() for future in futures]
 
 
 class Stream:

@@ -2,20 +2,26 @@
 
 The server applies the chat template. Each request carries its answer's own seed, so more samples extend earlier ones as
 far as the server honours seeds. A question's repeats share their prefix through the server's prefix cache.
+Requests are sent from threads that nobody waits for, whatever shard they belong to: the next goes out as soon as one is
+answered, and an evaluation that ends need not wait for a reply that may take an hour.
 """
 
+import contextlib
 import hashlib
+import http.client
 import json
 import os
-import time
+import queue
+import threading
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, InvalidStateError
 from typing import Any
 
 from r3bench.errors import ConfigError, StateError, nearest
-from r3bench.evaluation.sampling import Completion, Draw, Sampling
+from r3bench.evaluation.connections import Connections
+from r3bench.evaluation.sampling import Answered, Completion, Draw, Sampling, collect
 
 ATTEMPTS = 6  # tries of a request that fails for reasons that may pass
 PAUSE = 1.0  # seconds before the second try; doubled each time
@@ -37,6 +43,12 @@ class ServerBackend:
     def __init__(self, address: str, concurrency: int) -> None:
         url, _, wanted = address.partition("#")
         self.url, self.concurrency = url.rstrip("/"), concurrency
+        self._connections = Connections()
+        self._ended = threading.Event()
+        self._asked: queue.SimpleQueue[tuple[Future[Completion], dict[str, Any]] | None] = queue.SimpleQueue()
+        self._open: set[Future[Completion]] = set()  # not answered yet
+        self._threads: list[threading.Thread] = []
+        self._lock = threading.Lock()
         models = {str(row["id"]): row for row in self._call("models").get("data", [])}
         if not models:
             raise ConfigError(f"{self.url}: the server lists no model")
@@ -57,7 +69,13 @@ class ServerBackend:
         if self.context is not None and sampling.max_tokens >= self.context:
             raise ConfigError(f"eval.max_tokens: got {sampling.max_tokens}, the server's context is {self.context}")
 
-    def generate(self, draws: Sequence[Draw], sampling: Sampling, progress: Callable[[int], None]) -> list[Completion]:
+    def generate(
+        self,
+        draws: Sequence[Draw],
+        sampling: Sampling,
+        progress: Callable[[int], None],
+        answered: Answered | None = None,
+    ) -> list[Completion]:
         """See `r3bench.evaluation.sampling.Backend`.
 
         Raises:
@@ -65,9 +83,8 @@ class ServerBackend:
             StateError: the server can't be reached or keeps failing.
         """
         self.check((), sampling)
-
-        def one(draw: Draw) -> Completion:
-            body = {
+        bodies = [
+            {
                 "model": self.model,
                 "messages": json.loads(draw.prompt),
                 "temperature": sampling.temperature,
@@ -76,25 +93,52 @@ class ServerBackend:
                 "seed": draw.seed % 2**31,  # servers take 32 bits
                 "n": 1,
             }
-            completion = _completion(self._call("chat/completions", body), self.url)
-            progress(1)
-            return completion
-
-        with ThreadPoolExecutor(self.concurrency) as pool:
-            futures = [pool.submit(one, draw) for draw in draws]
-            try:
-                return [future.result() for future in futures]
-            except BaseException:  # whatever ends the batch, Ctrl-C too: send no further request; it goes on
-                for future in futures:
-                    future.cancel()
-                raise
+            for draw in draws
+        ]
+        try:
+            return collect([self._ask(body) for body in bodies], progress, answered)
+        except BaseException:  # whatever ends the batch, Ctrl-C too: send no further request; it goes on
+            self.close()
+            raise
 
     def plan(self, shards: int) -> int:
-        """See `Backend.plan`: one shard at a time, whose requests go out together."""
-        return 1
+        """See `Backend.plan`: all, so that the last answers of one don't keep the requests of the next waiting."""
+        return shards or 1
 
     def close(self) -> None:
-        """See `Backend.close`: nothing to do."""
+        """See `Backend.close`. Requests under way are cut off, so that the server stops working on them."""
+        self._ended.set()
+        with self._lock:
+            waiting = list(self._open)
+        for future in waiting:
+            with contextlib.suppress(InvalidStateError):
+                future.set_exception(StateError(f"{self.url}: the evaluation was ended"))
+        self._connections.cut()
+        for _ in self._threads:
+            self._asked.put(None)
+
+    def _ask(self, body: dict[str, Any]) -> Future[Completion]:
+        future: Future[Completion] = Future()
+        with self._lock:
+            if self._ended.is_set():
+                raise StateError(f"{self.url}: the evaluation was ended")
+            self._open.add(future)
+            if len(self._threads) < self.concurrency:
+                self._threads.append(threading.Thread(target=self._work, daemon=True))
+                self._threads[-1].start()
+        self._asked.put((future, body))
+        return future
+
+    def _work(self) -> None:
+        while (item := self._asked.get()) is not None and not self._ended.is_set():
+            future, body = item
+            with contextlib.suppress(InvalidStateError):  # nobody waits for it any more
+                try:
+                    future.set_result(_completion(self._call("chat/completions", body), self.url))
+                except (ConfigError, StateError) as error:
+                    future.set_exception(error)
+            with self._lock:
+                self._open.discard(future)
 
     def _call(self, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
         headers = {"Content-Type": "application/json"}
@@ -103,11 +147,11 @@ class ServerBackend:
         data = None if body is None else json.dumps(body).encode()
         failure = ""
         for attempt in range(ATTEMPTS):
-            if attempt:
-                time.sleep(PAUSE * 2 ** (attempt - 1))
+            if attempt and self._ended.wait(PAUSE * 2 ** (attempt - 1)):
+                break
             try:
                 request = urllib.request.Request(f"{self.url}/{path}", data, headers)
-                with urllib.request.urlopen(request, timeout=TIMEOUT) as response:
+                with self._connections.open(request, TIMEOUT) as response:
                     reply = json.loads(response.read())
                 if isinstance(reply, dict):
                     return reply
@@ -116,8 +160,8 @@ class ServerBackend:
                 failure = f"HTTP {error.code}: {error.read()[:300].decode(errors='replace')}"
                 if error.code not in PASSING:
                     raise ConfigError(f"{self.url}/{path}: {failure}") from error
-            except (OSError, ValueError) as error:
-                failure = str(error)
+            except (OSError, ValueError, http.client.HTTPException) as error:
+                failure = str(error) or type(error).__name__
         raise StateError(f"{self.url}/{path}: no usable reply in {ATTEMPTS} tries; last: {failure}")
 
 

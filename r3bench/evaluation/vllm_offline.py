@@ -3,19 +3,23 @@
 Every answer is a request with its own seed; prefix caching lets a question's repeats share their prompt.
 """
 
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from r3bench.errors import ConfigError
 from r3bench.evaluation import fingerprint
 from r3bench.evaluation.chat import ChatModel
-from r3bench.evaluation.sampling import Completion, Draw, Sampling
+from r3bench.evaluation.sampling import Answered, Completion, Draw, Sampling
+
+AHEAD = 2  # requests given to the engine, as a multiple of those it works on at a time
 
 
 class VLLMBackend(ChatModel):
-    """Samples through `vllm.LLM.generate`, which schedules all requests of a shard together."""
+    """Samples through vLLM's engine, a step at a time, so that answers end and others begin while it runs."""
 
     name = "vllm"
+    slots: int  # answers that the engine is given at a time: those that it works on and as many that wait in it
 
     def __init__(self, name: str, engine: Mapping[str, Any]) -> None:
         """From a folder or hub id. `engine`: arguments of `vllm.LLM` besides the model, the user's.
@@ -27,9 +31,11 @@ class VLLMBackend(ChatModel):
 
         try:
             import vllm
+            from vllm.sampling_params import RequestOutputKind
         except ImportError as error:
             raise ConfigError(f"model 'vllm:{name}': vLLM is not installed; pip install r3bench[vllm]") from error
         self._parameters: Any = vllm.SamplingParams
+        self._final = RequestOutputKind.FINAL_ONLY
         options: dict[str, Any] = {"seed": 0, "enable_prefix_caching": True, **memory_share(), **engine}
         try:
             self._llm: Any = vllm.LLM(model=name, **options)
@@ -41,49 +47,75 @@ class VLLMBackend(ChatModel):
         self.details = {"dtype": str(config.dtype).removeprefix("torch.")}
         self.fingerprint = fingerprint.of_folder(name)
         scheduler = self._llm.llm_engine.vllm_config.scheduler_config
+        self.slots = AHEAD * int(scheduler.max_num_seqs)
         self._budget = None if torch.cuda.is_available() else int(scheduler.max_num_batched_tokens)
+        self._ends = self.turn_ends()
+        self._waiting: deque[tuple[str, list[int], int, Sampling]] = deque()
+        self._running: dict[str, int] = {}  # request -> tokens of its prompt
 
-    def generate(self, draws: Sequence[Draw], sampling: Sampling, progress: Callable[[int], None]) -> list[Completion]:
-        """See `Backend.generate`."""
-        ids = [self.encode(draw.prompt) for draw in draws]
-        self.check_length(max(map(len, ids), default=0), sampling)
-        ends = self.turn_ends()
-        answers: list[Any] = []
-        for part in together([len(row) for row in ids], self._budget):
-            outputs = self._llm.generate(
-                [{"prompt_token_ids": ids[i]} for i in part],
-                [
-                    self._parameters(
-                        temperature=sampling.temperature,
-                        top_p=sampling.top_p,
-                        max_tokens=sampling.max_tokens,
-                        stop_token_ids=ends,
-                        seed=draws[i].seed,
-                    )
-                    for i in part
-                ],
-                use_tqdm=False,
+    def add(self, number: int, draw: Draw, sampling: Sampling) -> None:
+        """Ask for an answer, to be known by `number`; `step` gives it."""
+        self._waiting.append((str(number), self.encode(draw.prompt), draw.seed, sampling))
+
+    @property
+    def busy(self) -> bool:
+        """Whether an answer that was asked for has not been given."""
+        return bool(self._waiting or self._running)
+
+    def step(self) -> dict[int, Completion]:
+        """One token for every answer under way, the next ones taken up before; answers that ended, by their number."""
+        while self._waiting and self._room(len(self._waiting[0][1])):
+            number, ids, seed, sampling = self._waiting.popleft()
+            self._running[number] = len(ids)
+            parameters = self._parameters(
+                temperature=sampling.temperature,
+                top_p=sampling.top_p,
+                max_tokens=sampling.max_tokens,
+                stop_token_ids=self._ends,
+                seed=seed,
+                output_kind=self._final,
             )
-            progress(len(part))
-            answers += [output.outputs[0] for output in outputs]
-        return [Completion(a.text, len(a.token_ids), a.finish_reason == "length") for a in answers]
+            self._llm.llm_engine.add_request(number, {"prompt_token_ids": ids}, parameters)
+        found = {}
+        for output in self._llm.llm_engine.step():
+            if output.finished:
+                answer = output.outputs[0]
+                cut = answer.finish_reason == "length"
+                found[int(output.request_id)] = Completion(answer.text, len(answer.token_ids), cut)
+                del self._running[output.request_id]
+        return found
 
+    def _room(self, length: int) -> bool:
+        """Whether the engine may be given another prompt, of so many tokens.
 
-def together(lengths: Sequence[int], budget: int | None) -> list[range]:
-    """Which requests are handed over at a time: stretches whose prompts have up to `budget` tokens; None: all at once.
+        On a CPU vLLM 0.30 can't take back a random number, which it does after reading a prompt in parts, as it does
+        beyond `max_num_batched_tokens` at a time; an answer under way takes one of them.
+        """
+        if not self._running:
+            return True
+        if self._budget is not None and sum(self._running.values()) + length > self._budget:
+            return False
+        return len(self._running) < self.slots
 
-    On a CPU vLLM 0.30 can't take back a random number, which it does after reading a prompt in parts, as it does beyond
-    this many tokens.
-    """
-    if budget is None:
-        return [range(len(lengths))]
-    parts, first, tokens = [], 0, 0
-    for index, length in enumerate(lengths):
-        if tokens + length > budget and index > first:
-            parts.append(range(first, index))
-            first, tokens = index, 0
-        tokens += length
-    return [*parts, range(first, len(lengths))]
+    def generate(
+        self,
+        draws: Sequence[Draw],
+        sampling: Sampling,
+        progress: Callable[[int], None],
+        answered: Answered | None = None,
+    ) -> list[Completion]:
+        """See `Backend.generate`."""
+        self.check((draw.prompt for draw in draws), sampling)
+        for number, draw in enumerate(draws):
+            self.add(number, draw, sampling)
+        done: dict[int, Completion] = {}
+        while self.busy:
+            for number, answer in self.step().items():
+                done[number] = answer
+                if answered is not None:
+                    answered(number, answer)
+                progress(1)
+        return [done[i] for i in range(len(draws))]
 
 
 def memory_share() -> dict[str, float]:

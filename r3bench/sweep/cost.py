@@ -20,6 +20,7 @@ H100_RATE = 13_000.0  # tokens/s of one H100 on a 1.78B model, sampled, scored a
 H100_SAMPLING = (
     10_000.0  # tokens/s of one H100 on a 1.78B model, sampling alone: a third to a half of the bandwidth bound
 )
+TRANSFORMERS_STEP = 0.03  # s for a token of every row in transformers: Python and kernel launches, about 1 ms a layer
 REFERENCE_PARAMETERS = 1.78e9
 EMBEDDED_PARAMETERS = 0.23e6
 EMBEDDED_RATE = {"CPU core": 4_000.0}  # 50,000 sampled tokens in 12 to 13 s, two runs on two cores
@@ -58,7 +59,7 @@ def run_cost(recipe: Recipe, *, mean_length: float = 0.5, processes: int = 1, ra
     if training is not None:
         kinds = {"given rate": rate} if rate else _rates(recipe.model.name, size)
         for kind, speed in kinds.items():
-            sampling = speed * H100_SAMPLING / H100_RATE if not rate else speed
+            sampling = evaluation_rate(recipe, speed * H100_SAMPLING / H100_RATE if not rate else speed)
             hours[kind] = (training / speed + evaluation / sampling) / 3600
     return RunCost(
         training_tokens=training,
@@ -67,6 +68,22 @@ def run_cost(recipe: Recipe, *, mean_length: float = 0.5, processes: int = 1, ra
         checkpoint_gb=2 * ((size or 0.0) * (ADAM_BYTES + weights - 2) + history_bytes(recipe, training)) / 1e9,
         kept_gb=((size or 0.0) * weights + evaluation * TEXT_BYTES) / 1e9,
     )
+
+
+def with_transformers(recipe: Recipe) -> bool:
+    """Whether a GPU run of `recipe` is measured with transformers, see `r3bench.evaluation.backends.resolve`."""
+    if recipe.model.name in CAPS:  # a CPU, whose rates are of transformers
+        return False
+    chosen = recipe.eval.backend
+    return chosen == "hf" or (chosen == "auto" and not trainer_value(recipe.trainer, "use_vllm"))
+
+
+def evaluation_rate(recipe: Recipe, sampling: float) -> float:
+    """Tokens/s in evaluation on a device on which vLLM samples `sampling`.
+
+    transformers samples a fixed batch, a token of every row at a time, and does that no faster on a better card.
+    """
+    return min(sampling, recipe.eval.batch_size / TRANSFORMERS_STEP) if with_transformers(recipe) else sampling
 
 
 def history_bytes(recipe: Recipe, training: float | None) -> float:

@@ -1,6 +1,7 @@
 """What a grid will cost and what it can see, before anything is spent."""
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,12 +11,13 @@ import numpy as np
 
 from r3bench.analysis.lattice import contrasts, error_model
 from r3bench.analysis.power import Scope, VarianceAssumptions, detectable_effect, detectable_effects
+from r3bench.config.sections import Recipe
 from r3bench.config.strict import build
 from r3bench.config.trainer_fields import trainer_value
 from r3bench.errors import StateError
 from r3bench.sweep.ablate import open_study
 from r3bench.sweep.cells import BASE_MODEL, Cell
-from r3bench.sweep.cost import RunCost, questions_of, run_cost
+from r3bench.sweep.cost import RunCost, evaluation_rate, questions_of, run_cost, with_transformers
 from r3bench.sweep.design import aliases
 from r3bench.sweep.grid import Grid, factors_of
 from r3bench.sweep.local import cpu_cores, gpu_ids
@@ -110,7 +112,7 @@ def plan(
         for cell in study.cells
     }
     if learned is not None:
-        costs = {run: learned.correct(cost, tokens_per_second) for run, cost in costs.items()}
+        costs = {c.run_id: learned.correct(costs[c.run_id], c.recipe, tokens_per_second) for c in study.cells}
 
     benchmarks = []
     for task in trained[0].recipe.eval.tasks:
@@ -127,6 +129,12 @@ def plan(
         warnings += _too_small(benchmarks, effect, alternatives)
     if any(tokens is None for tokens in training):
         warnings.append("the number of training questions isn't known, so neither are tokens; set trainer.max_steps")
+    if with_transformers(trained[0].recipe):
+        section = trained[0].recipe.eval
+        warnings.append(
+            f"evaluation samples with transformers (eval.backend: {section.backend}), {section.batch_size} rows at a "
+            f"time (eval.batch_size), at {evaluation_rate(trained[0].recipe, math.inf):,.0f} tokens a second at most"
+        )
     if grid.tuning is not None:
         warnings.append(_tuning(grid, trained, costs))
     hours: dict[str, float] = {}
@@ -237,10 +245,13 @@ class _Learned:
 
         return assumptions_from(self.results, task) if task in self.results.benchmarks else None
 
-    def correct(self, cost: RunCost, rate: float | None) -> RunCost:
+    def correct(self, cost: RunCost, recipe: Recipe, rate: float | None) -> RunCost:
         """The cost with the study's training tokens and rate."""
         rate = rate or self.rate
-        hours = {self.device: (self.tokens + cost.evaluation_tokens) / rate / 3600} if rate else cost.device_hours
+        hours = cost.device_hours
+        if rate:
+            seconds = self.tokens / rate + cost.evaluation_tokens / evaluation_rate(recipe, rate)
+            hours = {self.device: seconds / 3600}
         return dataclasses.replace(cost, training_tokens=self.tokens, device_hours=hours)
 
 

@@ -1,7 +1,12 @@
 """The server backend against a small server that speaks the protocol."""
 
 import json
+import select
+import signal
+import subprocess
+import sys
 import threading
+import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
@@ -20,6 +25,8 @@ class Fake:
 
     def __init__(self):
         self.failures, self.requests, self.models = [], [], [{"id": "tiny", "max_model_len": 4096}]
+        self.held, self.cut, self.released = 0, 0, threading.Event()  # requests without a reply until `released`
+        self.hold = lambda place: False  # which requests wait for that, by their place
         self.lock = threading.Lock()
         fake = self
 
@@ -43,6 +50,15 @@ class Fake:
                     failure = fake.failures.pop(0) if fake.failures else None
                     if failure is None:
                         fake.requests.append((self.path, body, self.headers.get("Authorization")))
+                    place = len(fake.requests)
+                if fake.hold(place):
+                    with fake.lock:
+                        fake.held += 1
+                    while not fake.released.wait(0.05):
+                        if select.select([self.connection], [], [], 0)[0]:  # the client has gone
+                            with fake.lock:
+                                fake.cut += 1
+                            return
                 if failure == "drop":
                     self.connection.close()
                 elif failure == "nonsense":
@@ -90,6 +106,49 @@ def test_an_evaluation_through_a_server(fake, tmp_path, monkeypatch):
     assert len({body["seed"] for _, body, _ in fake.requests}) == 24
     evaluate(fake.address, section, tmp_path, default_max_tokens=1, quiet=True)
     assert len(fake.requests) == 24
+
+
+def test_ctrl_c_waits_for_no_reply_and_loses_no_answer(fake, tmp_path):
+    """The command ends while four requests are still without a reply; sixty that had one are not asked again."""
+    fake.hold = lambda place: place > 60
+    words = ["eval", fake.address, "limit=40", "max_tokens=100", "batch_size=4", "--samples", "2", "--quiet"]
+    command = [sys.executable, "-m", "r3bench.cli", *words, "--out", str(tmp_path)]
+    process = subprocess.Popen(command)
+    kept = tmp_path / "embedded"
+    assert eventually(lambda: fake.held == 4 and sum(len(p.read_text().split("\n")) - 2 for p in kept.glob(".*")) == 60)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(60) != 0 and not fake.released.is_set()
+    assert eventually(lambda: fake.cut == 4)  # the server need not go on
+    assert not list(kept.glob("*.parquet"))
+    fake.hold = lambda place: False
+    asked = [body["seed"] for _, body, _ in fake.requests[:60]]
+    fake.requests.clear()
+    section = EvalSection(tasks=("embedded",), samples=2, limit=40, max_tokens=100)
+    evaluate(fake.address, section, tmp_path, default_max_tokens=1, quiet=True)
+    assert len(fake.requests) == 20 and not {body["seed"] for _, body, _ in fake.requests} & set(asked)
+    assert len(shards.read(kept)) == 80 and not list(kept.glob(".*"))
+
+
+def test_a_slow_answer_keeps_no_request_of_the_next_shard_waiting(fake, tmp_path, monkeypatch):
+    monkeypatch.setattr(shards, "QUESTIONS", 4)
+    fake.hold = lambda place: place == 1
+    section = EvalSection(tasks=("embedded",), samples=1, limit=20, max_tokens=100, batch_size=2)
+    thread = threading.Thread(target=evaluate, args=(fake.address, section, tmp_path),
+                              kwargs={"default_max_tokens": 1, "quiet": True}, daemon=True)  # fmt: skip
+    thread.start()
+    assert eventually(lambda: fake.held == 1 and len(fake.requests) == 20)
+    assert eventually(lambda: len(shards.files(tmp_path / "embedded")) == 4)
+    fake.released.set()
+    thread.join(60)
+    assert len(shards.read(tmp_path / "embedded")) == 20
+
+
+def eventually(condition):
+    for _ in range(1200):
+        if condition():
+            return True
+        time.sleep(0.05)
+    return False
 
 
 def test_failures_that_pass_are_tried_again(fake):

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from r3bench.grading import Grader
+from r3bench.grading import Grader, final_answer
 
 
 @dataclass(frozen=True)
@@ -40,6 +40,29 @@ def test_stock_and_ours_on_one_response(item):
     with Grader() as grader:
         ours = grader.grade([item.response], [item.answer])[0].correct
     assert (stock(item), ours) == (item.stock, item.ours)
+
+
+@pytest.mark.parametrize(
+    ("response", "whole", "after"),  # what stock finds as it is, and with its `think_end_token` set to </think>
+    [
+        (r"<think>\boxed{3}</think> so \boxed{4}", "4", "4"),
+        (r"<think>so \boxed{3}</think> I am done.", "3", None),
+        (r"<think>so \boxed{3}</think>", "3", None),
+        (r"<think>so \boxed{3}. Let me check", "3", "3"),  # cut while thinking
+        (r"<think>\boxed{3}, no: \boxed{5}</think> Either \boxed{3} or \boxed{4}", "4", "4"),
+    ],
+)
+def test_a_box_in_the_thinking_counts_as_it_does_in_stock(response, whole, after):
+    """The choice that docs/evaluation.md states, against lm-eval's own functions."""
+    models = pytest.importorskip("lm_eval.models.utils")
+    utils = pytest.importorskip("lm_eval.tasks.hendrycks_math.utils")
+
+    def stock(end):
+        box = utils.last_boxed_only_string(models.postprocess_generated_text(response, None, end))
+        return None if box is None else utils.remove_boxed(box)
+
+    assert (stock(None), stock("</think>")) == (whole, after)
+    assert final_answer(response).text == whole
 
 
 def test_without_a_demanded_box_ours_accepts_all_that_stock_does():

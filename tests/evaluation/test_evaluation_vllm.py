@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -18,9 +19,10 @@ from r3bench.errors import ConfigError, StateError
 from r3bench.evaluation import shards
 from r3bench.evaluation.backends import resolve
 from r3bench.evaluation.driver import evaluate
+from r3bench.evaluation.journal import Journal
 from r3bench.evaluation.pool import device_groups
+from r3bench.evaluation.sampling import Completion, Draw
 from r3bench.evaluation.settings import measured, settings
-from r3bench.evaluation.vllm_offline import together
 
 SECTION = EvalSection(tasks=("embedded",), samples=3, limit=70, temperature=0.6, top_p=0.95)
 
@@ -92,10 +94,47 @@ def test_gpus_that_are_not_there(standin, model_path, tmp_path, monkeypatch, opt
         evaluate(f"vllm:{model_path}", SECTION, tmp_path, default_max_tokens=8, quiet=True, **options)
 
 
-def test_prompts_on_a_cpu_are_handed_over_so_that_none_is_read_in_parts():
-    assert together([5, 5, 5], None) == [range(3)]
-    assert together([4, 4, 4, 9, 12, 1], 9) == [range(2), range(2, 3), range(3, 4), range(4, 5), range(5, 6)]
-    assert together([3, 3, 3], 9) == [range(3)] and together([], 9) == [range(0)]
+def test_a_long_answer_keeps_no_other_waiting_at_the_end_of_its_shard(standin, model_path, tmp_path, monkeypatch):
+    monkeypatch.setenv("STANDIN_FIRST", "1000000000")  # never ends by itself
+    out, full = tmp_path / "out", EvalSection(tasks=("embedded",), samples=3, limit=70)
+    failed: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            evaluate(f"vllm:{model_path}", full, out, default_max_tokens=40, quiet=True)
+        except StateError as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    # the other shard is written and all answers of its own are kept, while it is still sampled
+    assert eventually(lambda: len(shards.read(out / "embedded")) + len(kept(out)) == 209)
+    assert len(shards.files(out / "embedded")) == 1
+    requests = asked(standin)
+    assert len(requests) == 210 and all(r["first_runs"] for r in requests[1:])
+    assert max(r["under_way"] for r in requests) < 8  # as many again as it works on, no more
+    os.kill(requests[0]["pid"], signal.SIGKILL)
+    thread.join(60)
+    assert failed and len(shards.read(out / "embedded")) + len(kept(out)) == 209
+    monkeypatch.setenv("STANDIN_FIRST", "0")
+    standin.unlink()
+    found = evaluate(f"vllm:{model_path}", full, out, default_max_tokens=40, quiet=True)
+    assert len(asked(standin)) == 1 and not kept(out)
+    assert found == evaluate(f"vllm:{model_path}", full, tmp_path / "whole", default_max_tokens=40, quiet=True)
+    assert records(out) == records(tmp_path / "whole")
+
+
+def kept(out: Path) -> list[str]:
+    """Lines of answers that finished and stand in no shard."""
+    return [line for path in (out / "embedded").glob(".*.jsonl") for line in path.read_text().splitlines()[1:]]
+
+
+def eventually(condition) -> bool:
+    for _ in range(1200):
+        if condition():
+            return True
+        time.sleep(0.05)
+    return False
 
 
 def test_groups_of_gpus(monkeypatch):
@@ -144,23 +183,63 @@ def test_without_vllm(model_path, tmp_path, monkeypatch):
         evaluate(f"vllm:{model_path}", EvalSection(), tmp_path / "out", default_max_tokens=8, quiet=True)
 
 
+def test_a_killed_evaluation_loses_no_answer_that_finished(standin, model_path, tmp_path, monkeypatch):
+    out = tmp_path / "out"
+    command = [
+        sys.executable, "-m", "r3bench.cli", "eval", f"vllm:{model_path}", "limit=70", "max_tokens=40",
+        "--samples", "3", "--quiet", "--out", str(out),
+    ]  # fmt: skip
+    monkeypatch.setenv("STANDIN_SLOW", "0.2")
+    process = subprocess.Popen(command, env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))})
+    assert eventually(lambda: len(kept(out)) >= 5 or process.poll() is not None)
+    process.kill()
+    process.wait()
+    before = kept(out)
+    assert 5 <= len(before) < 210 and not shards.files(out / "embedded")
+    (path,) = (out / "embedded").glob(".*.jsonl")
+    path.write_text(path.read_text() + '{"question": "torn')  # a line that the kill cut
+    monkeypatch.setenv("STANDIN_SLOW", "0")
+    standin.unlink()
+    section = EvalSection(tasks=("embedded",), samples=3, limit=70)
+    evaluate(f"vllm:{model_path}", section, out, default_max_tokens=40, quiet=True)
+    assert len(asked(standin)) == 210 - len(before)
+    evaluate(f"vllm:{model_path}", section, tmp_path / "whole", default_max_tokens=40, quiet=True)
+    assert records(out) == records(tmp_path / "whole") and not kept(out)
+
+
+def test_answers_kept_under_other_settings_are_not_used(standin, model_path, tmp_path):
+    section = EvalSection(tasks=("embedded",), samples=1, limit=2)
+    evaluate(f"vllm:{model_path}", section, tmp_path, default_max_tokens=40, quiet=True)
+    (shard,) = shards.files(tmp_path / "embedded")
+    now = shards.stored_settings(shard)
+    row = shards.read_shard(shard)[0][0]
+    shard.unlink()
+    journal = Journal(tmp_path / "embedded", now | {"temperature": 0.1}, set())
+    journal.add(shard.stem, Draw(row["question"], 0, 0, ""), Completion("kept", 1, False))
+    evaluate(f"vllm:{model_path}", section, tmp_path, default_max_tokens=40, quiet=True)
+    assert "kept" not in {row["response"] for row in shards.read(tmp_path / "embedded")} and not kept(tmp_path)
+    journal = Journal(tmp_path / "embedded", now, set())
+    shard.unlink()
+    journal.add(shard.stem, Draw(row["question"], 0, 0, ""), Completion("kept", 1, False))
+    evaluate(f"vllm:{model_path}", section, tmp_path, default_max_tokens=40, quiet=True)
+    assert "kept" in {row["response"] for row in shards.read(tmp_path / "embedded")} and not kept(tmp_path)
+
+
 @pytest.mark.slow
-def test_a_process_that_is_killed_ends_the_evaluation_and_costs_only_its_shard(
+def test_a_process_that_is_killed_ends_the_evaluation_and_what_finished_is_kept(
     standin, model_path, tmp_path, monkeypatch, capfd
 ):
-    import threading
-
-    monkeypatch.setenv("STANDIN_SLOW", "1")
+    monkeypatch.setenv("STANDIN_SLOW", "0.1")
 
     def kill() -> None:
-        while not standin.is_file() or not asked(standin):  # one shard was sampled, the other one is
+        while not standin.is_file() or len(asked(standin)) < 20:
             time.sleep(0.05)
         os.kill(asked(standin)[-1]["pid"], signal.SIGKILL)
 
     threading.Thread(target=kill, daemon=True).start()
     with pytest.raises(StateError, match=r"a sampling process was killed by SIGKILL .* answered shards are kept"):
         evaluate(f"vllm:{model_path}", SECTION, tmp_path / "out", default_max_tokens=40, quiet=True)
-    assert "the engine talks" in capfd.readouterr().err
+    assert "the engine talks" in capfd.readouterr().err and kept(tmp_path / "out")
     monkeypatch.setenv("STANDIN_SLOW", "0")
     evaluate(f"vllm:{model_path}", SECTION, tmp_path / "out", default_max_tokens=40, quiet=True)
     evaluate(f"vllm:{model_path}", SECTION, tmp_path / "whole", default_max_tokens=40, quiet=True)

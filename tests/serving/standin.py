@@ -28,12 +28,46 @@ class _Config:
 
 class _Scheduler:
     max_num_batched_tokens = 1500
+    max_num_seqs = 4
 
 class _All:
     scheduler_config = _Scheduler
 
 class _Engine:
+    """An answer takes as many steps as it has tokens; the first one asked for STANDIN_FIRST more."""
     model_config, vllm_config = _Config, _All
+
+    def __init__(self, tensor_parallel_size):
+        self.tensor_parallel_size, self.running, self.first = tensor_parallel_size, {}, None
+
+    def add_request(self, request_id, prompt, params):
+        ids = prompt["prompt_token_ids"]
+        extra = int(os.environ.get("STANDIN_FIRST", "0")) if self.first is None else 0
+        self.first = self.first or request_id
+        with open(os.environ["STANDIN_LOG"], "a") as log:
+            log.write(json.dumps({
+                "pid": os.getpid(), "devices": os.environ.get("CUDA_VISIBLE_DEVICES"), "seed": params.seed,
+                "tensor_parallel": self.tensor_parallel_size, "prompt": ids, "rank": os.environ.get("RANK"),
+                "first_runs": self.first in self.running, "under_way": len(self.running),
+                "parameters": {k: v for k, v in vars(params).items() if k != "output_kind"}}) + chr(10))
+        self.running[request_id] = [len(ids), params, params.seed % 5 + 1 + extra]
+        assert sum(length for length, *_ in self.running.values()) <= _Scheduler.max_num_batched_tokens
+
+    def step(self):
+        time.sleep(float(os.environ.get("STANDIN_SLOW", "0")))
+        found = []
+        for request_id, request in list(self.running.items())[:_Scheduler.max_num_seqs]:
+            request[2] -= 1
+            if request[2] == 0:
+                found.append(self.answer(request_id, self.running.pop(request_id)[1]))
+        return found
+
+    def answer(self, request_id, p):
+        output, answer = RequestOutput(), RequestOutput()
+        answer.text, answer.token_ids = "so " + chr(92) + "boxed{" + str(p.seed % 10) + "}", [1] * (p.seed % 5 + 1)
+        answer.finish_reason = "length" if p.seed % 5 == 0 else "stop"
+        output.request_id, output.finished, output.outputs = request_id, True, [answer]
+        return output
 
 class LLM:
     def __init__(self, model, *, seed, enable_prefix_caching, tensor_parallel_size=1, max_model_len=None):
@@ -49,31 +83,19 @@ class LLM:
         elif os.environ.get("STANDIN_ENGINE"):
             time.sleep(600)
             os._exit(0)
-        self.model, self.tensor_parallel_size, self.llm_engine = model, tensor_parallel_size, _Engine()
+        self.model, self.llm_engine = model, _Engine(tensor_parallel_size)
 
     def get_tokenizer(self):
         from transformers import AutoTokenizer
         return AutoTokenizer.from_pretrained(self.model)
-
-    def generate(self, prompts, sampling_params, *, use_tqdm):
-        assert sum(len(prompt["prompt_token_ids"]) for prompt in prompts) <= _Scheduler.max_num_batched_tokens
-        time.sleep(float(os.environ.get("STANDIN_SLOW", "0")))
-        with open(os.environ["STANDIN_LOG"], "a") as log:
-            for prompt, p in zip(prompts, sampling_params):
-                log.write(json.dumps({
-                    "pid": os.getpid(), "devices": os.environ.get("CUDA_VISIBLE_DEVICES"), "seed": p.seed,
-                    "tensor_parallel": self.tensor_parallel_size, "prompt": prompt["prompt_token_ids"],
-                    "rank": os.environ.get("RANK"), "parameters": vars(p)}) + chr(10))
-        found = []
-        for p in sampling_params:
-            output, answer = RequestOutput(), RequestOutput()
-            answer.text, answer.token_ids = "so " + chr(92) + "boxed{" + str(p.seed % 10) + "}", [1] * (p.seed % 5 + 1)
-            answer.finish_reason = "length" if p.seed % 5 == 0 else "stop"
-            output.outputs = [answer]
-            found.append(output)
-        return found
 ''',
-    "vllm/sampling_params.py": "class StructuredOutputsParams:\n    pass\n",
+    "vllm/sampling_params.py": """
+class StructuredOutputsParams:
+    pass
+
+class RequestOutputKind:
+    FINAL_ONLY = 2
+""",
     "vllm/utils/__init__.py": "",
     "vllm/utils/network_utils.py": "def get_ip():\n    return '127.0.0.1'\n",
     "vllm/distributed/__init__.py": "",
