@@ -27,12 +27,8 @@ with a critic as the baseline, a table of returns as the value, groups pooled wi
 
 import math
 import random
-import re
-from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
-from itertools import accumulate
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -40,56 +36,7 @@ import numpy as np
 from r3bench.errors import ConfigError
 from r3bench.training.component import Component, Facts, Group, PlannedGroup, Step
 from r3bench.training.critic import ValueHead
-
-
-class TokenTexts(dict[int, str]):
-    """Token id -> its text, decoded once."""
-
-    def __init__(self, decode: Callable[[Sequence[int]], str]) -> None:
-        super().__init__()
-        self._decode = decode
-
-    def __missing__(self, token: int) -> str:
-        self[token] = self._decode([token])
-        return self[token]
-
-
-def paragraph_cuts(pieces: Sequence[str]) -> list[int]:
-    """Prefix lengths that end in a paragraph break, from the text of each token."""
-    text = "".join(pieces)
-    if "\n\n" not in text:
-        return []
-    ends = list(accumulate(map(len, pieces)))
-    return sorted({bisect_left(ends, match.start() + 2) + 1 for match in re.finditer("(?=\n\n)", text)})
-
-
-def cut_points(
-    length: int, breaks: Sequence[int], *, spacing: int | None, max_fraction: float, max_cuts: int, before: int
-) -> list[int]:
-    """Prefix lengths at which an answer may be cut, ascending.
-
-    Args:
-        length: answer tokens.
-        breaks: preferred prefix lengths; where none fits, a grid.
-        spacing: tokens between cuts of the grid; None: an eighth of the answer.
-        max_fraction: longest prefix as a share of the answer.
-        max_cuts: at most this many, evenly chosen.
-        before: prefixes must be shorter than this (place of the final answer).
-    """
-    last = min(math.floor(max_fraction * length), before - 1, length - 1)
-    cuts = sorted({cut for cut in breaks if 1 <= cut <= last})
-    if not cuts:
-        stride = spacing or max(1, length // 8)
-        cuts = list(range(stride, last + 1, stride))
-    if len(cuts) <= max_cuts:
-        return cuts
-    return [cuts[place] for place in _even(len(cuts), max_cuts)]
-
-
-@lru_cache(maxsize=4096)
-def _even(count: int, chosen: int) -> tuple[int, ...]:
-    """`chosen` of `count` places, evenly spread."""
-    return tuple(np.linspace(0, count - 1, chosen).round().astype(int).tolist())
+from r3bench.training.cuts import TokenTexts, cut_points, leaks, paragraph_cuts
 
 
 def promising(
@@ -101,13 +48,6 @@ def promising(
     if rule == "quantile":
         return np.asarray(values >= np.quantile(values, quantile))
     return np.asarray(values >= threshold if rule == "absolute" else values - base >= rise)
-
-
-def leaks(text: str, answer: str | None) -> bool:
-    r"""Whether a prefix gives the answer away: a \boxed{}, or `answer` standing by itself in the text."""
-    if "\\boxed" in text:
-        return True
-    return bool(answer) and re.search(rf"(?<![\w.]){re.escape(str(answer))}(?![\w.]*\w)", text) is not None
 
 
 @dataclass(eq=False)
@@ -233,6 +173,10 @@ class Retrospective(Component):
             for slot, state in zip(sorted(rng.sample(slots, len(states))), states, strict=True)
         ]  # fmt: skip
 
+    def _everything(self) -> list[State]:
+        """All states, by question."""
+        return [state for question in sorted(self.states) for state in self.states[question]]
+
     def _rate(self, step: int) -> float:
         """rho_n."""
         if self.config.schedule == "ramp":
@@ -242,7 +186,7 @@ class Retrospective(Component):
     def _draw(self, count: int, rng: random.Random) -> list[State]:
         """At most `count` states of different questions."""
         chosen: list[State] = []
-        everything = [state for question in sorted(self.states) for state in self.states[question]]
+        everything = self._everything()
         rng.shuffle(everything)
         unknown = [state for state in everything if math.isnan(state.value)]
         known = [state for state in everything if not math.isnan(state.value)]
@@ -257,9 +201,11 @@ class Retrospective(Component):
 
     def _rescored(self, states: list[State]) -> list[State]:
         """The states by their value under the current critic, best first."""
-        for state in states:
-            if state.features is not None:
-                state.value = float(self.critic.value(state.features[None])[0])
+        seen = [state for state in states if state.features is not None]
+        if seen:
+            features = np.stack([state.features for state in seen if state.features is not None])
+            for state, value in zip(seen, self.critic.value(features).tolist(), strict=True):
+                state.value = value
         return sorted(states, key=lambda state: -state.value)
 
     # ------------------------------------------------------------------ collection
@@ -288,9 +234,13 @@ class Retrospective(Component):
         for group in fresh:
             if group.correct.mean() >= self.config.retire:
                 self.count("states_retired", len(self.states.pop(group.question, [])))
+        before = self._everything()
         self._collect(step)
         self._trim()
-        self.measure("states", sum(map(len, self.states.values())))
+        known = set(map(id, before))
+        after = self._everything()
+        self.count("states_collected", sum(id(state) not in known for state in after))  # and not evicted at once
+        self.measure("states", len(after))
 
     def _credit(self, step: Step) -> None:
         """Book the continuations against the states they started from."""
@@ -318,23 +268,33 @@ class Retrospective(Component):
         for group in step.groups:
             if group.provenance == "fresh" and group.correct.mean() < config.retire and config.source != "own":
                 self._canonical(group, step)
+        values = self._values(rows, step)
         if config.value == "value_head" and self.critic.auc < config.gate_auc:
             self.count("steps_gate_closed")
         elif config.source != "canonical":
             rates = {id(group): float(group.correct.mean()) for group in step.groups}  # success rates
-            wanted = [row for row in rows if rates[id(row[0])] < config.retire]
             self._collect_own(
-                [row for row in wanted if not row[0].correct[row[1]] or config.outcome == "any"], rates, step
+                [
+                    (group, place, cuts, found)
+                    for (group, place, cuts), found in zip(rows, values, strict=True)
+                    if rates[id(group)] < config.retire and (not group.correct[place] or config.outcome == "any")
+                ],
+                rates,
+                step,
             )
-        if config.value == "value_head":
-            self._learn(rows)  # last: a value must not know the outcome of its own answer
+        if config.value == "value_head" and rows:  # last: a value must not know the outcome of its own answer
+            returns = [np.full(len(cuts), group.correct[place], float) for group, place, cuts in rows]
+            self.critic.learn(self._features(rows), np.concatenate(returns), np.concatenate(values))
+            self.measure("value_auc", self.critic.auc)
 
-    def _collect_own(self, rows: list[tuple[Group, int, list[int]]], rates: Mapping[int, float], step: Step) -> None:
+    def _collect_own(
+        self, rows: list[tuple[Group, int, list[int], np.ndarray]], rates: Mapping[int, float], step: Step
+    ) -> None:
         """Store the best cut of each answer where it is promising."""
         config = self.config
         # The best cut of each answer: (group, place, its number among the answer's cuts, prefix length, value).
         best = []
-        for (group, place, cuts), values in zip(rows, self._values(rows, step), strict=True):
+        for group, place, cuts, values in rows:
             at = int(values.argmax())
             best.append((group, place, at, cuts[at], float(values[at])))
         if config.value == "monte_carlo":
@@ -365,36 +325,29 @@ class Retrospective(Component):
             return [np.array([rng.random() for _ in cuts]) for rng, (_, _, cuts) in zip(rngs, rows, strict=True)]
         if not rows:
             return []
-        values = self.critic.value(np.concatenate([group.hidden[place] for group, place, _ in rows]))
-        return np.split(values, np.cumsum([len(cuts) for _, _, cuts in rows])[:-1])
+        return np.split(self.critic.value(self._features(rows)), np.cumsum([len(cuts) for _, _, cuts in rows])[:-1])
 
-    def _learn(self, rows: list[tuple[Group, int, list[int]]]) -> None:
-        """Train the critic on the hidden states at the cuts."""
-        if not rows:
-            return
-        features = np.concatenate([group.hidden[place] for group, place, _ in rows])
-        right = np.array([group.correct[place] for group, place, _ in rows], float)
-        returns = np.repeat(right, [len(cuts) for *_, cuts in rows])
-        self.critic.learn(features, returns)
-        self.measure("value_auc", self.critic.auc)
+    @staticmethod
+    def _features(rows: list[tuple[Group, int, list[int]]]) -> np.ndarray:
+        """(n, H) hidden states at the cuts of all rows."""
+        return np.concatenate([group.hidden[place] for group, place, _ in rows])
 
     def _cuts(self, group: Group, place: int) -> list[int]:
-        ids = group.completion_ids[place]
-        texts = [*map(self._texts.__getitem__, ids.tolist())]
+        text, ends = self._texts.read(group.completion_ids[place])
         breaks: list[int] = []
         if self.config.cuts == "paragraphs":
-            breaks = paragraph_cuts(texts)
+            breaks = paragraph_cuts(text, ends)
         elif self.config.cuts == "entropy":
             breaks = [int(t) for t in np.argsort(-group.entropies[place], kind="stable")[: 2 * self.config.max_cuts]]
-        return self._cut_points(texts, breaks)
+        return self._cut_points(text, ends, breaks)
 
-    def _cut_points(self, texts: Sequence[str], breaks: Sequence[int]) -> list[int]:
-        answer = "".join(texts).find("\\boxed")
-        before = len(texts) if answer < 0 else bisect_right(list(accumulate(map(len, texts))), answer) + 1
+    def _cut_points(self, text: str, ends: np.ndarray, breaks: Sequence[int]) -> list[int]:
+        answer = text.find("\\boxed")
+        before = len(ends) if answer < 0 else int(np.searchsorted(ends, answer, "right")) + 1
         # A solution of the data may be longer than any answer can be: a prefix leaves room for the rest.
         room = math.floor(self.config.max_fraction * self.facts.max_completion_length)
         return cut_points(
-            len(texts),
+            len(ends),
             breaks,
             spacing=self.config.spacing,
             max_fraction=self.config.max_fraction,
@@ -408,22 +361,23 @@ class Retrospective(Component):
         if not solution:
             self.count("questions_without_solution")
             return
-        ids = self.facts.encode(str(solution))
-        texts = [self._texts[token] for token in ids]
+        ids = np.array(self.facts.encode(str(solution)), np.int32)
+        text, ends = self._texts.read(ids)
         answer = group.columns.get("answer")
         cuts = [
-            cut for cut in self._cut_points(texts, paragraph_cuts(texts)) if not leaks("".join(texts[:cut]), answer)
+            cut
+            for cut in self._cut_points(text, ends, paragraph_cuts(text, ends))
+            if not leaks(text[: ends[cut - 1]], answer)
         ]
         if cuts:
             cut = self.facts.rng(step.step, self.name, f"canonical-{group.question}").choice(cuts)
-            self._store(State(group.question, np.array(ids[:cut], np.int32), step.step, math.nan))
+            self._store(State(group.question, ids[:cut], step.step, math.nan))
 
     def _store(self, state: State) -> None:
         stored = self.states.setdefault(state.question, [])
         if any(np.array_equal(state.prefix, other.prefix) for other in stored):
             return
         stored.append(state)
-        self.count("states_collected")
         # Best first; a state nobody has tried counts as promising as any.
         stored.sort(key=lambda s: (-(1.0 if math.isnan(s.value) else s.value), -s.step))
         del stored[self.config.per_question :]
@@ -433,8 +387,7 @@ class Retrospective(Component):
         surplus = sum(map(len, self.states.values())) - self.config.max_states
         if surplus <= 0:
             return
-        everything = [state for question in sorted(self.states) for state in self.states[question]]
-        for state in sorted(everything, key=lambda s: s.step)[:surplus]:
+        for state in sorted(self._everything(), key=lambda s: s.step)[:surplus]:
             self.states[state.question].remove(state)
         self.states = {question: stored for question, stored in self.states.items() if stored}
 
@@ -450,7 +403,7 @@ class Retrospective(Component):
     # ------------------------------------------------------------------ checkpoint
 
     def state_dict(self) -> dict[str, Any]:
-        states = [state for question in sorted(self.states) for state in self.states[question]]
+        states = self._everything()
         features = [state.features for state in states if state.features is not None]
         return {
             "rows": [

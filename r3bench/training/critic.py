@@ -40,31 +40,43 @@ class ValueHead:
 
     def _standardised(self, features: np.ndarray) -> np.ndarray:
         a = self.arrays
-        spread = np.sqrt(np.maximum(a["square"] - a["mean"] ** 2, 1e-8))
-        return _clipped((features - a["mean"]) / spread, 10) / math.sqrt(features.shape[1])
+        root = math.sqrt(features.shape[1])
+        scaled = features - a["mean"]
+        scaled /= root * np.sqrt(np.maximum(a["square"] - a["mean"] ** 2, 1e-8))
+        np.maximum(scaled, -10 / root, out=scaled)
+        return np.minimum(scaled, 10 / root, out=scaled)
 
     def value(self, features: np.ndarray) -> np.ndarray:
         """(n, H) hidden states -> (n,) values in (0, 1)."""
         if not len(self.arrays["weights"]):
             return np.full(len(features), 0.5)
-        return self._probability(self._standardised(np.asarray(features, float)))
+        return self._probability(self._standardised(features))
 
     def _probability(self, inputs: np.ndarray) -> np.ndarray:
         logits = inputs @ self.arrays["weights"] + self.bias[0]
         return np.asarray(1 / (1 + np.exp(-_clipped(logits, 30))))
 
-    def learn(self, features: np.ndarray, returns: np.ndarray, passes: int = 8) -> None:
-        """Fit (n, H) hidden states to (n,) returns in [0, 1] by a few full-batch steps on the cross-entropy."""
-        features = np.asarray(features, float)
+    def learn(
+        self, features: np.ndarray, returns: np.ndarray, values: np.ndarray | None = None, passes: int = 8
+    ) -> None:
+        """Fit hidden states to returns by a few full-batch steps on the cross-entropy.
+
+        Args:
+            features: (n, H) hidden states.
+            returns: (n,) in [0, 1].
+            values: (n,) what `value(features)` gives, where that is known already.
+            passes: steps.
+        """
         if not len(self.arrays["weights"]):
             self.__init__(self.learning_rate, features.shape[1])  # type: ignore[misc]
         labels = returns > 0.5
         if min(labels.sum(), (~labels).sum()) >= ENOUGH_FOR_AUC and self.updates:
-            self.auc += 0.2 * (auc(self.value(features), returns) - self.auc)
+            known = self.value(features) if values is None else values
+            self.auc += 0.2 * (auc(known, returns) - self.auc)
         a = self.arrays
         keep = 0.0 if self.updates == 0 else 0.95
-        a["mean"] = keep * a["mean"] + (1 - keep) * features.mean(0)
-        a["square"] = keep * a["square"] + (1 - keep) * (features**2).mean(0)
+        a["mean"] = keep * a["mean"] + (1 - keep) * features.mean(0, dtype=float)
+        a["square"] = keep * a["square"] + (1 - keep) * np.square(features, dtype=float).mean(0)
         inputs = self._standardised(features)
         for _ in range(passes):
             self.updates += 1
