@@ -26,6 +26,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from r3bench.errors import ConfigError
 from r3bench.training.component import Component, Facts, Group, Mixture, PlannedGroup, Step, Weight
 from r3bench.training.mixed_groups import mixed_advantages, pick_rows, still_free, trainer_scale
 
@@ -60,7 +61,7 @@ def draw_questions(
 class ExgrpoConfig:
     """Settings of `exgrpo`."""
 
-    share: float = 0.5  # rho, share of prompt slots given to replayed questions
+    share: float = 0.5  # rho, share of prompt slots given to replayed questions, rounded down
     centre: float = 0.5  # accuracy with the largest weight
     spread: float = 1.0  # standard deviation of the weight, in accuracy
     start: float = 0.35  # replay begins once a batch's success rate has passed this
@@ -91,6 +92,15 @@ class Exgrpo(Component):
         self.accuracy: dict[str, float] = {}  # question -> share of right answers at its last visit
         self._started = False
         self._planned: frozenset[str] = frozenset()
+
+    @classmethod
+    def check(cls, config: ExgrpoConfig, trainer: Mapping[str, Any], lowest_correct: float, where: str) -> None:
+        groups = (trainer.get("generation_batch_size") or 0) // trainer["num_generations"]  # 0: not known yet
+        if groups and int(config.share * groups + 1e-9) == 0:
+            raise ConfigError(
+                f"{where}.share: got {config.share} of {groups} groups a batch, but that is less than one group, so "
+                f"nothing would ever be replayed; expected at least {math.ceil(1e4 / groups) / 1e4}"
+            )
 
     def plan(self, step: Step) -> list[PlannedGroup]:
         self._planned = frozenset()

@@ -22,6 +22,7 @@ that mismatch, so it is off by default.
 """
 
 import hashlib
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -31,9 +32,11 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
+from r3bench.errors import ConfigError
 from r3bench.training.answers import last_boxed
 from r3bench.training.component import Component, Group, Mixture, PlannedGroup, Step, Summary, Weight
 from r3bench.training.mixed_groups import still_free
+from r3bench.training.rollout import Layout, append_multiple
 
 Context = Literal["full", "tail", "answer"]
 
@@ -80,7 +83,7 @@ class ReflectionConfig:
     window: Literal["last_epoch", "all"] = "all"  # stored attempts that count
     min_attempts: int = 1  # attempts a question needs before it can be hard
     exemplars: int = 1  # reflection groups per hard question, each with another wrong answer
-    max_share: float = 0.25  # reflection groups per batch, as a share of its prompt slots; hardest questions first
+    max_share: float = 0.25  # reflection groups per batch, at most this share of its prompt slots, rounded down
     placement: Literal["append", "replace"] = "append"  # extra groups (literal), or in the hard question's own slot
     context: Context = "tail"  # the whole wrong answer, its last tokens, or only its final answer
     budget: int = 512  # tokens of thinking kept by `tail`
@@ -142,6 +145,26 @@ class Reflection(Component):
         super().__init__(config, facts)
         self._template = template_path(config.template).read_text(encoding="utf-8")
 
+    @classmethod
+    def check(cls, config: ReflectionConfig, trainer: Mapping[str, Any], lowest_correct: float, where: str) -> None:
+        rows = trainer.get("generation_batch_size")
+        if not rows:
+            return  # depends on the number of processes; asked again when that is known
+        size, parts = trainer["num_generations"], trainer.get("steps_per_generation")
+        groups, multiple = rows // size, 1
+        if config.placement == "append" and parts:
+            local = trainer["per_device_train_batch_size"] * parts
+            multiple = append_multiple(Layout(0, rows // local, local, size), parts)
+        if int(config.max_share * groups + 1e-9) >= multiple:
+            return
+        least = math.ceil(1e4 * multiple / groups) / 1e4
+        said = f"appended groups come in multiples of {multiple}" if multiple > 1 else "that is less than one group"
+        near = f"at least {least}" if least <= 1 else "placement 'replace', or more groups"
+        raise ConfigError(
+            f"{where}.max_share: got {config.max_share} of {groups} groups a batch, but {said}, so nothing would ever "
+            f"be planned; expected {near}"
+        )
+
     def plan(self, step: Step) -> list[PlannedGroup]:
         now = step.epoch + 1e-6 if self.config.warmup_unit == "epochs" else step.step
         if now < self.config.warmup:
@@ -154,7 +177,9 @@ class Reflection(Component):
             chosen += [(group, shown) for shown in self._exemplars(group, step)]
         chosen = chosen[:limit]
         if self.config.placement == "append":
-            chosen = chosen[: len(chosen) - len(chosen) % self.facts.append_multiple]
+            surplus = len(chosen) % self.facts.append_multiple
+            chosen = chosen[: len(chosen) - surplus]
+            self.count("groups_surplus", surplus)
         if not chosen:
             return []
         fetched = step.history.fetch([shown for _, shown in chosen])

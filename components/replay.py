@@ -52,7 +52,7 @@ class ReplayConfig:
     alpha: float = 1.0  # Eq. 3
     alpha_on: Literal["group_std", "replayed_rows"] = "group_std"  # Eq. 3 as printed, or damping of historic rows only
     eps: float = 1e-4  # lambda of Eq. 3
-    deviation: Literal["sample", "population"] = "sample"  # divisor n - 1, as TRL's, or n
+    deviation: Literal["sample", "population"] = "sample"  # of the group: divisor n - 1, as TRL's, or n
     normalisation: Literal["mixed", "split", "fresh"] = "mixed"  # where mean and deviation come from
     warmup: float = 1.0  # nothing is mixed before this many epochs or steps; 0: as soon as a question has history
     warmup_unit: Literal["epochs", "steps"] = "epochs"  # unit of `warmup`
@@ -104,6 +104,12 @@ class Replay(Component):
         if config.mode == "replace" and config.rows >= group:
             raise ConfigError(
                 f"{where}.rows: got {config.rows}, expected below num_generations={group}: at least one row stays"
+            )
+        scale = {True: "group", False: "none"}.get(trainer["scale_rewards"], trainer["scale_rewards"])
+        if config.deviation == "population" and scale != "group":
+            raise ConfigError(
+                f"{where}.deviation: got 'population' with trainer.scale_rewards='{scale}', which divides by no "
+                "group's deviation; expected 'sample', or scale_rewards 'group'"
             )
 
     def mix(self, step: Step) -> list[Mixture]:

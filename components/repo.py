@@ -109,6 +109,7 @@ class Repo(Component):
         config = self.config
         stored = [row for row in step.history.summaries(group.question) if row.provenance == "fresh"][-config.window :]
         if len(stored) < config.min_stored:
+            self.count("groups_no_history")
             return None
         rng = self.facts.rng(step.step, self.name, group.question)
         historic = choose(stored, config.rows, config.pick, rng)

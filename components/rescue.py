@@ -57,6 +57,7 @@ class Rescue(Component):
             if row.correct and row.provenance == "fresh" and row.epoch < int(step.epoch + 1e-6)
         ]
         if not stored:
+            self.count("groups_no_history")
             return None
         chosen, place = rng.choice(stored), rng.randrange(len(group.correct))
         kept = np.arange(len(group.correct)) != place

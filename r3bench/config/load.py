@@ -10,7 +10,7 @@ from typing import Any
 from r3bench import catalog
 from r3bench.config.sections import DataSection, EvalSection, ModelSection, Recipe
 from r3bench.config.strict import build, inside, plain, show
-from r3bench.config.trainer_fields import check_trainer, grpo_fields
+from r3bench.config.trainer_fields import check_trainer, generation_batch, grpo_fields, trainer_value
 from r3bench.config.yaml_file import read_value, read_yaml
 from r3bench.errors import ConfigError, StateError, nearest
 
@@ -84,10 +84,19 @@ def parse_recipe(values: Mapping[str, Any], where: str) -> Recipe:
     )
     for task in recipe.eval.tasks:
         catalog.task_path(task, inside(where, "eval.tasks"))
+    check_recipe_components(recipe, where)
+    return recipe
+
+
+def check_recipe_components(recipe: Recipe, where: str, processes: int | None = None) -> None:
+    """`check_components` on a recipe; with the number of processes also of what depends on it."""
     weights = recipe.trainer.get("reward_weights") or [1.0]  # of the reward functions, `correctness` first
     trainer = {**recipe.trainer, "history": plain(recipe.history)}
+    if processes is not None:
+        rows = generation_batch(recipe.trainer, processes)
+        local = int(trainer_value(recipe.trainer, "per_device_train_batch_size")) * processes
+        trainer |= {"generation_batch_size": rows, "steps_per_generation": rows // local}
     check_components(recipe.components, trainer, float(weights[0]), where)
-    return recipe
 
 
 def check_components(

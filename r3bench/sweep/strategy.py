@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from r3bench import catalog
+from r3bench.config.load import check_recipe_components
 from r3bench.config.sections import Recipe
 from r3bench.config.strict import build
 from r3bench.config.world import check_whole_groups, check_world
@@ -94,6 +95,8 @@ def check_numbers(recipe: Recipe, gpus: int, nodes: int, strategy: str, where: s
         if value < 1:
             raise ConfigError(f"{option}: got {value}, expected at least 1")
     check_world(recipe.trainer, gpus, nodes, where)
+    place = where.removesuffix("trainer").removesuffix(": ") or recipe.name
+    check_recipe_components(recipe, place, gpus * nodes)
     for name, settings in recipe.components.items() if gpus * nodes > 1 else ():
         component = catalog.component(name)
         if component.appends(build(component.Config, settings, f"components.{name}")):

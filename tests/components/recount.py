@@ -62,15 +62,24 @@ class Recount(StepCheck):
         self.logged(groups, fresh, mixes)
         self.number += 1
 
+    @property
+    def multiple(self):
+        """Groups come in so many, on one process: their rows have to split into equal parts."""
+        parts = self.trainer.args.steps_per_generation
+        return next(n for n in range(1, parts + 1) if n * self.size % parts == 0)
+
     def rival(self, name, groups, fresh, mixes):
         """The counters of a baseline that is on alone."""
         rows = [(a, mix) for mix in mixes if mix is not None for a in mix[1]]
         if name != "dynamic_sampling":
             self.count(f"{name}/rows", len(rows))
         if name == "rescue":
-            self.count("rescue/groups_all_wrong", sum(not any(group.right) for group in fresh))
+            wrong = sum(not any(group.right) for group in fresh)
+            self.count("rescue/groups_all_wrong", wrong)
+            self.count("rescue/groups_no_history", wrong - len(rows))
         elif name == "repo":
             self.count("repo/groups_mixed", sum(mix is not None for mix in mixes))
+            self.count("repo/groups_no_history", len(fresh) - sum(mix is not None for mix in mixes))
             coefficient = self.on["repo"].get("coefficient", 1.0)
             split = self.on["repo"].get("normalisation", "split") == "split"
             for mix, group in zip(mixes, groups, strict=True):
@@ -142,7 +151,9 @@ class Recount(StepCheck):
         self.count("reflection/questions_hard", len(hard))
         limit = int(s.get("max_share", 0.25) * len(batch.asked) / self.size + 1e-9)
         planned = [group for group in groups if group.kind == "reflection"]
-        assert len(planned) == min(shown, limit), "as many hard questions are asked again as may be"
+        wanted, multiple = min(shown, limit), self.multiple if s.get("placement", "append") == "append" else 1
+        assert len(planned) == wanted - wanted % multiple, "as many hard questions are asked again as may be"
+        self.count("reflection/groups_surplus", wanted % multiple)
         assert {group.question for group in planned} <= set(hard)
         self.count("reflection/groups_planned", len(planned))
 
@@ -197,14 +208,17 @@ class Recount(StepCheck):
         for question, found in after.items():
             new = [prefix for prefix in found if prefix not in stored.get(question, [])]
             self.count("retrospective/states_collected", len(new))
-            assert [p for p in stored.get(question, []) if p not in found] == [], "a state went without a reason"
+            lost = [p for p in stored.get(question, []) if p not in found]
+            full = len(found) == s.get("per_question", 4) or sum(map(len, after.values())) == s.get("max_states", 4096)
+            assert not lost or full, "a state went without a reason"
             failures = [row for g in fresh if g.question == question for row in g.rows if not row.correct]
             for prefix in new if s.get("source", "own") == "own" else ():
                 sources = [row for row in failures if tuple(row.completion[: len(prefix)]) == prefix]
                 assert sources, "a state is the start of a wrong answer of this batch"
                 assert any(len(prefix) <= s.get("max_fraction", 0.7) * len(row.completion) for row in sources)
                 assert "\\boxed" not in self.trainer.processing_class.decode(list(prefix))
-        assert not any(found and not after.get(question) for question, found in stored.items())
+        gone = [question for question, found in stored.items() if found and not after.get(question)]
+        assert not gone or sum(map(len, after.values())) == s.get("max_states", 4096)
         assert self.lines[self.number]["retrospective/states"] == sum(map(len, after.values()))
         self.states = after
 

@@ -45,7 +45,8 @@ def test_hard_questions_are_asked_again_hardest_first():
     plans, component = planned({"max_share": 0.5, "threshold": 0.5}, history(1, 4, 0, 2))
     assert [plan.question for plan in plans] == ["q2", "q0"]
     assert all(plan.provenance == "reflection" and plan.slot is None and plan.prefix_ids == () for plan in plans)
-    assert component.take_counts() == {"reflection/questions_hard": 2, "reflection/groups_planned": 2}
+    counts = {"reflection/questions_hard": 2, "reflection/groups_planned": 2, "reflection/groups_surplus": 0}
+    assert component.take_counts() == counts
 
 
 def test_the_threshold_is_strict():
@@ -68,7 +69,9 @@ def test_nothing_is_planned_too_early(settings, epoch, number):
 
 def test_the_share_bounds_the_groups_and_respects_the_multiple():
     assert len(planned({"max_share": 0.5}, history(0, 0, 0, 0))[0]) == 2
-    assert len(planned({"max_share": 1.0}, history(0, 0, 0, 4), append_multiple=2)[0]) == 2
+    plans, component = planned({"max_share": 1.0}, history(0, 0, 0, 4), append_multiple=2)
+    assert len(plans) == 2 and component.take_counts()["reflection/groups_surplus"] == 1
+    assert len(planned({"max_share": 1.0, "placement": "replace"}, history(0, 0, 0, 4), append_multiple=2)[0]) == 3
     assert len(planned({"max_share": 0.2}, history(0, 0, 0, 0))[0]) == 0
 
 
@@ -222,3 +225,78 @@ def test_reattach_replays_a_reflected_success_on_the_bare_question_by_its_own_pr
     kept = [p for p in range(4) if p not in mixture.replaced]
     np.testing.assert_allclose(mixture.fresh_advantages[kept], -0.25)
     np.testing.assert_allclose(mixture.historic_advantages, [0.75])
+
+
+@pytest.mark.parametrize(
+    ("settings", "changes", "words"),
+    [
+        ({}, {}, "max_share: got 0.25 of 2 groups a batch, but that is less than one group, .* at least 0.5"),
+        ({"placement": "replace"}, {}, "max_share: got 0.25 of 2 groups"),
+        (
+            {"max_share": 0.5}, {"gradient_accumulation_steps": 8, "per_device_train_batch_size": 1},
+            "max_share: got 0.5 of 2 groups a batch, but appended groups come in multiples of 2, .* at least 1.0",
+        ),
+        (
+            {"max_share": 1.0}, {"gradient_accumulation_steps": 3, "per_device_train_batch_size": 4},
+            None,
+        ),
+        (
+            {"max_share": 0.6}, {"gradient_accumulation_steps": 3, "per_device_train_batch_size": 4},
+            "max_share: got 0.6 of 3 groups a batch, but appended groups come in multiples of 3, .* at least 1.0",
+        ),
+        ({"max_share": 0.5}, {}, None),
+        ({"max_share": 0.5, "placement": "replace"}, {"gradient_accumulation_steps": 2}, None),
+    ],
+)  # fmt: skip
+def test_a_share_that_never_makes_a_group_is_refused_before_a_model_is_loaded(tmp_path, settings, changes, words):
+    from trainer_tools import arguments, questions
+
+    from r3bench import R3Trainer
+
+    args = arguments(tmp_path, components={"reflection": settings}, **changes)
+    with pytest.raises(ConfigError if words else OSError, match=words or "never loaded"):
+        R3Trainer(model="never loaded", reward_funcs=len, train_dataset=questions(8), args=args)
+
+
+def test_a_recipes_share_is_checked_once_the_number_of_processes_is_known():
+    from r3bench.sweep.strategy import check_numbers
+
+    trainer = {"num_generations": 8, "per_device_train_batch_size": 8, "gradient_accumulation_steps": 2}
+    recipe = parse_recipe({"components": {"reflection": True}, "trainer": trainer}, "recipe")
+    with pytest.raises(ConfigError, match=r"^run: components\.reflection\.max_share: got 0\.25 of 2 groups"):
+        check_numbers(recipe, 1, 1, "ddp")
+    with pytest.raises(ConfigError, match=r"^r3, cell all: components\.reflection\.max_share: got 0\.25 of 2 groups"):
+        check_numbers(recipe, 1, 1, "ddp", "r3, cell all: trainer")
+    with pytest.raises(ConfigError, match=r"come in multiples of 2, .* at least 0\.5"):
+        check_numbers(recipe, 2, 1, "ddp")  # 4 groups, of which each process gets equally many
+    check_numbers(
+        parse_recipe({**resolved(recipe), "components": {"reflection": {"max_share": 0.5}}}, "r"), 2, 1, "ddp"
+    )
+    with pytest.raises(ConfigError, match=r"recipe: components\.reflection\.max_share"):
+        fixed = {"num_generations": 8, "per_device_train_batch_size": 8, "generation_batch_size": 16}
+        parse_recipe({"components": {"reflection": True}, "trainer": fixed}, "recipe")
+
+
+def shipped():
+    """Every shipped recipe, and every cell of every shipped grid."""
+    from r3bench import catalog
+    from r3bench.config.load import load_recipe
+    from r3bench.sweep.cells import enumerate_cells
+    from r3bench.sweep.grid import load_grid
+
+    for entry in catalog.entries("recipes"):
+        yield entry.name, load_recipe(entry.name)
+    for entry in catalog.entries("grids"):
+        for cell in enumerate_cells(load_grid(entry.name))[0]:
+            yield f"{entry.name}, {cell.name}", cell.recipe
+
+
+def test_no_shipped_recipe_or_grid_has_a_component_that_can_never_act():
+    from r3bench.config.load import check_recipe_components
+
+    checked = 0
+    for name, recipe in shipped():
+        for processes in (1, 2, 4, 8):
+            check_recipe_components(recipe, name, processes)
+            checked += len(recipe.components)
+    assert checked > 100

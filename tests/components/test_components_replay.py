@@ -190,3 +190,22 @@ def test_draws_depend_on_seed_step_and_group_only():
 def test_bad_settings_are_config_errors(settings):
     with pytest.raises(ConfigError, match=r"components\.replay"):
         parse_recipe({"components": {"replay": settings}, "trainer": {"num_generations": 8}}, "recipe")
+
+
+@pytest.mark.parametrize("scale", ["batch", "none"])
+def test_a_deviation_of_the_group_that_nothing_divides_by_is_refused(tmp_path, scale):
+    from trainer_tools import arguments, questions
+
+    from r3bench import R3Trainer
+
+    components = {"replay": {"deviation": "population"}}
+    message = rf"components\.replay\.deviation: got 'population' with trainer\.scale_rewards='{scale}'"
+    with pytest.raises(ConfigError, match=f"recipe: {message}"):
+        parse_recipe({"components": components, "trainer": {"scale_rewards": scale}}, "recipe")
+    scale = {"none": False}.get(scale, scale)  # TRL takes both
+    with pytest.raises(ConfigError, match=f"R3Config: {message}"):
+        R3Trainer(
+            model="never loaded", reward_funcs=len, train_dataset=questions(2),
+            args=arguments(tmp_path, components=components, scale_rewards=scale),
+        )  # fmt: skip
+    parse_recipe({"components": components, "trainer": {"scale_rewards": "group"}}, "recipe")

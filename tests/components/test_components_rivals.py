@@ -50,7 +50,8 @@ def test_rescue_swaps_one_row_of_an_all_wrong_group_for_an_earlier_right_answer(
     own, other = mixed([0.0] * 3, [1.0], 1.0, 1e-4, "mixed", "group_std")
     np.testing.assert_allclose(mixture.fresh_advantages[[p for p in range(4) if p not in mixture.replaced]], own)
     np.testing.assert_allclose(mixture.historic_advantages, other)
-    assert component.take_counts() == {"rescue/groups_all_wrong": 2, "rescue/rows": 1}
+    counts = {"rescue/groups_all_wrong": 2, "rescue/rows": 1, "rescue/groups_no_history": 1}
+    assert component.take_counts() == counts
 
 
 @given(st.lists(st.integers(0, 6).map(float), min_size=1, max_size=9), st.integers(1, 9))
@@ -178,3 +179,22 @@ def test_repo_needs_a_history_that_keeps_enough():
 def test_bad_settings_are_config_errors(name, settings):
     with pytest.raises(ConfigError, match=rf"components\.{name}"):
         parse_recipe({"components": {name: settings}}, "recipe")
+
+
+def test_a_share_that_never_makes_a_group_is_refused():
+    trainer = {"num_generations": 4, "generation_batch_size": 12, "per_device_train_batch_size": 12}
+    with pytest.raises(
+        ConfigError, match=r"components\.exgrpo\.share: got 0\.3 of 3 groups a batch.* at least 0\.3334"
+    ):
+        parse_recipe({"components": {"exgrpo": {"share": 0.3}}, "trainer": trainer}, "recipe")
+    parse_recipe({"components": {"exgrpo": {"share": 0.3334}}, "trainer": trainer}, "recipe")
+
+
+def test_groups_that_found_nothing_stored_are_counted_in_every_method():
+    groups = [group(0, [0] * 4)]
+    for name, settings in (("rescue", {}), ("repo", {"window": 2, "min_stored": 2}), ("replay", {})):
+        component = make(name, settings)
+        assert component.mix(step(groups, Memory(stored("q0", 0, False)))) == []
+        counts = component.take_counts()
+        assert counts[f"{name}/groups_no_history"] == 1
+        assert not component.acted(counts), name

@@ -164,3 +164,15 @@ def test_controls_train_act_and_change_what_is_trained(tiny_model, tmp_path, nam
         assert all(math.isfinite(line.get("grad_norm", 0.0)) for line in trainer.state.log_history)
         runs.append([(row["prompt"], row["advantages"]) for record in trainer.records for row in batch_rows(record)])
     assert runs[0] != runs[1]
+
+
+@pytest.mark.parametrize("bounds", [{"per_question": 1}, {"max_states": 3}], ids=str)
+def test_states_that_are_evicted_at_once_are_not_counted_as_collected(tiny_model, tmp_path, bounds):
+    """More answers fail in a batch than states may be kept; the states after every batch tell how many are new."""
+    components = {"retrospective": {**SETTINGS["retrospective"], **bounds}}
+    trainer = record(tiny_model, tmp_path, components, Turning(), rows=12, steps=9, prepare=StateLog().watch, **GROUPS)
+    recount = Recount(trainer, components)
+    recount.run()
+    recount.check_evidence()
+    failed = sum(not row.correct for answers in recount.store.values() for row in answers if row.kind == "fresh")
+    assert 0 < trainer.evidence["retrospective/states_collected"] < failed
