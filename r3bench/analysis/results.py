@@ -10,6 +10,7 @@ from r3bench.analysis.declared import Declared
 from r3bench.records import Outcome, RunRecord
 
 OFF_LEVELS = ("off", "0", "0.0", "false", "no", "none", "null", "without")  # levels taken as a factor's reference
+ALL_OFF = "all off"  # a cell with every factor at such a level
 
 
 @dataclass(frozen=True)
@@ -86,7 +87,13 @@ class Results:
                 parts.append(term_name(factor, level, levels))
             elif levels[0] not in OFF_LEVELS:
                 parts.append(f"{factor}={level}")
-        return " + ".join(parts) or ("all off" if self.factors else "trained")
+        return " + ".join(parts) or (ALL_OFF if self.factors else "trained")
+
+    @property
+    def reference(self) -> str:
+        """The cell that gains are against, in a word: every factor at its first level, which need not be off."""
+        name = self.label([levels[0] for levels in self.factors.values()])
+        return name if name in (ALL_OFF, "trained") else "reference"
 
 
 def term_name(factor: str, level: str, levels: Sequence[str]) -> str:

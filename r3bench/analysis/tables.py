@@ -77,8 +77,8 @@ def cell_table(results: Results, benchmark: str, rows: Sequence[CellRow]) -> Tab
     """One row per cell of one benchmark, in points."""
     columns = [
         Column("cell", "left"), Column("runs"), Column("accuracy"), Column("gain over untrained"),
-        Column("gain over all off"), Column("tokens/answer"), Column("truncated"), Column("generated tokens"),
-        Column("train s"), Column("acted", "left"), Column("outcome", "left"),
+        Column(f"gain over {results.reference}"), Column("tokens/answer"), Column("truncated"),
+        Column("generated tokens"), Column("train s"), Column("acted", "left"), Column("outcome", "left"),
     ]  # fmt: skip
     body = []
     for row in rows:
@@ -155,7 +155,8 @@ def _best_note(results: Results, benchmark: str) -> list[str]:
         return []
     return [
         f"highest mean: {best.label}, {points(best.gain, True)} ({points(best.low, True)} to "
-        f"{points(best.high, True)}) over all off, allowing for its having been picked out of {best.candidates}"
+        f"{points(best.high, True)}) over {results.reference}, allowing for its having been picked out of "
+        f"{best.candidates}"
     ]
 
 
@@ -167,6 +168,9 @@ def _cell_notes(results: Results, benchmark: str, rows: Sequence[CellRow]) -> li
     notes = [
         f"accuracy in points, {percent} % intervals {LIKE_THESE}; {size}, {'-'.join(map(str, samples))} answers each"
     ]
+    if results.reference == "reference":
+        named = results.label([levels[0] for levels in results.factors.values()])
+        notes.append(f"reference, every factor at its first level: {named}")
     notes += _best_note(results, benchmark)
     if not any(r.best for r in rows):
         notes.append("no cell is marked best: none is shown to beat every other one (Holm-adjusted)")

@@ -125,7 +125,12 @@ def plan(
     slots = _slots(grid, len(study.cells), on_cpu=trained[0].recipe.model.name in CAPS)
     training = [cost.training_tokens for cell in trained if (cost := costs[cell.run_id])]
     alternatives = _alternatives(study.grid, levels, trained, costs, benchmarks, effect, power)
-    if effect is not None:
+    if benchmarks and len(_combinations(trained)) > 1 and not any(benchmark.effects for benchmark in benchmarks):
+        warnings.append(
+            "these cells tell no effect of any factor apart: add cells that differ in one factor from the one with "
+            "every factor at its first level"
+        )
+    elif effect is not None:
         warnings += _too_small(benchmarks, effect, alternatives)
     if any(tokens is None for tokens in training):
         warnings.append("the number of training questions isn't known, so neither are tokens; set trainer.max_steps")

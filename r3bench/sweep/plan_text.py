@@ -62,7 +62,9 @@ def _resolution(plan: Plan) -> str:
             for kind, name in KINDS.items()
             if kind in benchmark.effects
         ]
-        lines.append(f"  {benchmark.task:<16} {benchmark.questions} x {benchmark.samples} answers: {', '.join(seen)}")
+        lines.append(
+            f"  {benchmark.task:<16} {benchmark.questions} x {benchmark.samples} answers: {', '.join(seen) or 'none'}"
+        )
     assumed: dict[str, list[str]] = {}
     for benchmark in plan.benchmarks:
         a = benchmark.assumptions

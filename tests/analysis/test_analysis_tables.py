@@ -317,3 +317,14 @@ def test_tables_import_nothing_heavy(study):
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_gains_are_over_the_reference_where_that_is_not_off(tmp_path):
+    """A factor without an off level: its first one is the reference, and is no "all off"."""
+    spec = Spec(factors={"replay": ["off", "on"], "rate": ["1e-4", "2e-4"]}, effects={"rate": 0.5})
+    text = render_tables(make_study(tmp_path / "s", spec))
+    assert "| gain over reference |" in text and "all off" not in text
+    assert "- reference, every factor at its first level: rate=1e-4" in text
+    assert ") over reference, allowing" in text
+    plain = render_tables(make_study(tmp_path / "t"))
+    assert "| gain over all off |" in plain and "reference" not in plain

@@ -155,3 +155,13 @@ def test_a_grid_for_cpus_is_planned_for_as_many_runs_as_there_are_cores(home, mo
     assert plan("r3").slots == 1  # for a machine with GPUs: one set of them
     monkeypatch.setattr("r3bench.sweep.plan.gpu_ids", lambda: [str(n) for n in range(16)])
     assert plan("r3").slots == 16 // load_grid("r3").executor.gpus
+
+
+def test_cells_that_tell_no_effect_are_warned_of(home, grid_values):
+    levels = {"replay": [False, "positives", True], "reflection": [False, "other", True]}
+    cells = [{}, {"replay": "on", "reflection": "on"}, {"replay": "positives", "reflection": "other"}]
+    values = {**grid_values, "factors": levels, "design": "list", "cells": cells}
+    made = plan(parse_grid(values, "toy.yaml"), effect=0.02)
+    assert "answers: none" in plan_text(made) and ["tell no effect" in w for w in made.warnings] == [True]
+    values["cells"].append({"replay": "on"})
+    assert plan(parse_grid(values, "toy.yaml")).benchmarks[0].effects and "none" not in plan_text(made).splitlines()[0]
