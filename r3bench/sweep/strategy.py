@@ -95,12 +95,12 @@ def check_numbers(recipe: Recipe, gpus: int, nodes: int, strategy: str, where: s
         if value < 1:
             raise ConfigError(f"{option}: got {value}, expected at least 1")
     check_world(recipe.trainer, gpus, nodes, where)
-    place = where.removesuffix("trainer").removesuffix(": ") or recipe.name
-    check_recipe_components(recipe, place, gpus * nodes)
     for name, settings in recipe.components.items() if gpus * nodes > 1 else ():
         component = catalog.component(name)
         if component.appends(build(component.Config, settings, f"components.{name}")):
             check_whole_groups(recipe.trainer, gpus * nodes, f"{where}: component '{name}' adds to groups")
+    place = where.removesuffix("trainer").removesuffix(": ") or recipe.name
+    check_recipe_components(recipe, place, gpus * nodes)
     if strategy != "ddp" and gpus * nodes == 1:
         raise ConfigError(f"--strategy {strategy}: splits a model over processes, expected --gpus 2 or more")
     if recipe.model.lora is not None and strategy in ("fsdp2", "zero3"):

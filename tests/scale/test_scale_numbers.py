@@ -139,7 +139,8 @@ def test_components_that_append_are_known_before_a_model_is_loaded() -> None:
         with pytest.raises(ConfigError, match=f"component '{name}' adds to groups: 4 rows a process"):
             check_numbers(recipe, 2, 1, "ddp")
         check_numbers(load_recipe("quickstart", [f"components.{name}=on"]), 2, 1, "ddp")
-    for override in ("components.replay=replace", "components.reflection=replace", "components.rescue=on"):
+    reflection = "components.reflection={placement: replace, max_share: 1.0}"  # of the one group there is
+    for override in ("components.replay=replace", reflection, "components.rescue=on"):
         check_numbers(load_recipe("quickstart", [*odd, override]), 2, 1, "ddp")
 
 
