@@ -14,6 +14,11 @@ from r3bench.errors import R3BenchError, StateError
 from r3bench.threads import wait_asleep
 
 NOT_OURS = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT}  # the machine's state, not a bug
+NO_MEMORY = ("out of memory", "can't allocate memory", "not enough memory")  # in what torch says, on a GPU and on a CPU
+LESS_MEMORY = (
+    "a smaller trainer.per_device_train_batch_size with more trainer.gradient_accumulation_steps needs less, "
+    "in evaluation a smaller eval.batch_size; see docs/troubleshooting.md"
+)
 
 
 class _Group(TyperGroup):
@@ -29,6 +34,11 @@ class _Group(TyperGroup):
                 raise
             where = f"{error.filename}: " if error.filename is not None else ""
             _fail(where + (error.strerror or type(error).__name__), _code(error))
+        except (MemoryError, RuntimeError) as error:
+            said = str(error).partition("\n")[0]
+            if not isinstance(error, MemoryError) and not any(words in said.lower() for words in NO_MEMORY):
+                raise
+            _fail(f"out of memory{': ' if said else ''}{said}; {LESS_MEMORY}", R3BenchError.exit_code)
 
 
 def _code(error: OSError) -> int:

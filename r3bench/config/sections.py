@@ -3,6 +3,9 @@
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+MOST_WORKERS = 1024  # grading processes
+MOST_SAMPLES = 16_384  # answers per question; every one is a request in memory
+
 
 @dataclass(frozen=True)
 class LoraSection:
@@ -98,8 +101,8 @@ class RewardSection:
     def __post_init__(self) -> None:
         if self.timeout <= 0:
             raise ValueError(f"timeout: got {self.timeout}, expected seconds above 0")
-        if self.workers < 1:
-            raise ValueError(f"workers: got {self.workers}, expected at least 1")
+        if not 1 <= self.workers <= MOST_WORKERS:
+            raise ValueError(f"workers: got {self.workers}, expected 1 to {MOST_WORKERS}")
         if self.length_max < 1:
             raise ValueError(f"length_max: got {self.length_max}, expected at least 1 token")
 
@@ -124,6 +127,8 @@ class EvalSection:
     def __post_init__(self) -> None:
         if self.samples < 1:
             raise ValueError(f"samples: got {self.samples}, expected at least 1")
+        if self.samples > MOST_SAMPLES:
+            raise ValueError(f"samples: got {self.samples}, expected at most {MOST_SAMPLES}")
         if self.temperature < 0:
             raise ValueError(f"temperature: got {self.temperature}, expected 0 or above")
         if self.temperature == 0 and self.samples > 1:

@@ -15,6 +15,7 @@ from r3bench.errors import ConfigError
 
 MAX_BYTES = 1_000_000  # of one file
 MAX_DEPTH = 20  # nested mappings and lists
+MOST = 2**63 - 1  # of an integer, either way
 
 
 class _PlainLoader(yaml.SafeLoader):
@@ -47,7 +48,18 @@ def _number(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> float:
 
 
 _PlainLoader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _mapping)
+
+
+def _integer(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> int:
+    value = int(loader.construct_yaml_int(node))  # type: ignore[no-untyped-call]
+    if abs(value) > MOST:
+        shown = node.value if len(node.value) < 40 else f"a number of {len(node.value)} digits"
+        raise ConfigError(f"line {node.start_mark.line + 1}: got {shown}, expected at most {MOST}")
+    return value
+
+
 _PlainLoader.add_constructor("tag:yaml.org,2002:float", _number)
+_PlainLoader.add_constructor("tag:yaml.org,2002:int", _integer)
 
 
 def _refuse_tricks(text: str) -> None:
@@ -87,7 +99,7 @@ def read_value(text: str) -> Any:
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
-    """The mapping in a YAML file; an empty file is an empty mapping. Errors name the file and the line."""
+    """The mapping in a YAML file. Errors name the file and the line; an empty file is one."""
     try:
         about = path.stat()
         if not stat.S_ISREG(about.st_mode):  # a device can be endless, a pipe never come
@@ -102,7 +114,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
     except ConfigError as error:
         raise error if str(error).startswith(str(path)) else ConfigError(f"{path}: {error}") from error
     if value is None:
-        return {}
+        raise ConfigError(f"{path}: empty, expected a mapping of sections")
     if not isinstance(value, dict):
         raise ConfigError(f"{path}: got a {type(value).__name__}, expected a mapping of sections")
     return value

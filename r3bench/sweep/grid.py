@@ -68,6 +68,9 @@ class ExecutorSection:
             raise ValueError(f"slots: got {self.slots}, expected at least 1 or null")
         if self.gpus < 1:
             raise ValueError(f"gpus: got {self.gpus}, expected at least 1")
+        if self.options and self.kind in ("local", "inline"):
+            raise ValueError(f"options: got {self.options} with kind '{self.kind}', which has none; expected them with "
+                             "slurm or ray")  # fmt: skip
         if self.strategy != "ddp" and self.gpus == 1:
             raise ValueError(f"strategy: {self.strategy} splits a model over processes, expected gpus of 2 or more")
 
@@ -136,6 +139,8 @@ class Grid:
             raise ValueError(f"cells: only used with design 'list', not with '{self.design}'")
         if self.hang_after <= 0:
             raise ValueError(f"hang_after: got {self.hang_after}, expected seconds above 0")
+        if self.disk_floor_gb < 0:
+            raise ValueError(f"disk_floor_gb: got {self.disk_floor_gb}, expected 0 or above")
         if self.tuning is not None and self.tuning.seed in self.seeds:
             raise ValueError(f"tuning.seed: got {self.tuning.seed}, which is one of the grid's seeds; expected another")
 
@@ -181,6 +186,7 @@ def parse_grid(values: Mapping[str, Any], where: str) -> Grid:
         if key in ("seed", "name"):
             raise ConfigError(f"{where}: set.{key}: can't be set; {OWN_KEYS[key]}")
     parsed = {f.name: f for f in factors_of(grid, where)}
+    _check_set(grid, parsed, where)
     declared_from(grid.analysis, f"{where}: analysis", factors=parsed)
     for number, cell in enumerate(grid.cells):
         for factor, level in cell.items():
@@ -190,6 +196,17 @@ def parse_grid(values: Mapping[str, Any], where: str) -> Grid:
             if level not in parsed[factor].levels:
                 raise ConfigError(f"{spot}.{factor}: no level '{level}'{nearest(str(level), parsed[factor].levels)}")
     return grid
+
+
+def _check_set(grid: Grid, factors: Mapping[str, Factor], where: str) -> None:
+    """`ConfigError` for a setting that no cell would have, because a factor replaces it at every level."""
+    for key in grid.set:
+        for factor in factors.values():
+            if all(any(f"{key}.".startswith(f"{own}.") for own in level) for level in factor.levels.values()):
+                raise ConfigError(
+                    f"{where}: set.{key}: every level of factor '{factor.name}' replaces it; expected the setting in "
+                    f"the factor's levels, such as {factor.name}: {{first: ..., second: ...}}"
+                )
 
 
 def factors_of(grid: Grid, where: str = "grid") -> list[Factor]:

@@ -52,7 +52,38 @@ GRIDS = [
         f"recipe: quickstart\nexecutor: {{kind: slrm}}\n{ON_OFF}",
         "bad.yaml: executor.kind: got 'slrm', expected one of local, slurm, ray, inline; did you mean 'slurm'?",
     ),
+    (
+        "options of an executor without any",
+        f"recipe: quickstart\nexecutor: {{kind: local, options: {{time: 3}}}}\n{ON_OFF}",
+        "bad.yaml: executor: options: got {'time': 3} with kind 'local', which has none; expected them with slurm "
+        "or ray",
+    ),
+    (
+        "negative disk floor",
+        f"recipe: quickstart\ndisk_floor_gb: -1\n{ON_OFF}",
+        "bad.yaml: disk_floor_gb: got -1.0, expected 0 or above",
+    ),
+    (
+        "a setting that a factor replaces",
+        "recipe: quickstart\nset: {components.replay.alpha: 0.5}\nfactors: {replay: [off, on]}\n",
+        "bad.yaml: set.components.replay.alpha: every level of factor 'replay' replaces it; expected the setting in "
+        "the factor's levels, such as replay: {first: ..., second: ...}",
+    ),
+    (
+        "the factor's own key",
+        "recipe: quickstart\nset: {trainer.beta: 0.5}\nfactors: {trainer.beta: [0.0, 0.1]}\n",
+        "bad.yaml: set.trainer.beta: every level of factor 'trainer.beta' replaces it; expected the setting in the "
+        "factor's levels, such as trainer.beta: {first: ..., second: ...}",
+    ),
 ]
+
+
+def test_a_setting_that_some_level_leaves_alone_can_be_set(r3bench: Callable[..., Result], folder: Path) -> None:
+    (folder / "mine.yaml").write_text(
+        "recipe: quickstart\nset: {reward.length_max: 40}\n"
+        "factors: {bonus: {off: {reward.length_bonus: true}, on: {reward.length_bonus: true, reward.length_max: 30}}}\n"
+    )
+    assert r3bench("validate", "mine.yaml").exit_code == 0
 
 
 @pytest.mark.parametrize(("text", "message"), [case[1:] for case in GRIDS], ids=[case[0] for case in GRIDS])

@@ -308,3 +308,29 @@ def test_a_device_is_not_read(folder: Path) -> None:
     for path in (Path("/dev/zero"), folder):
         with pytest.raises(ConfigError, match=f"{path}: not a regular file"):
             read_yaml(path)
+
+
+BIG = "9" * 400
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "bad.yaml: empty, expected a mapping of sections"),
+        ("# nothing but this\n", "bad.yaml: empty, expected a mapping of sections"),
+        (f"trainer: {{max_steps: {BIG}}}\n",
+         "bad.yaml: line 1: got a number of 400 digits, expected at most 9223372036854775807"),
+        ("seed: 99999999999999999999\n",
+         "bad.yaml: line 1: got 99999999999999999999, expected at most 9223372036854775807"),
+        ("eval: {samples: 1000000000000}\n", "bad.yaml: eval: samples: got 1000000000000, expected at most 16384"),
+        ("reward: {workers: 100000000}\n", "bad.yaml: reward: workers: got 100000000, expected 1 to 1024"),
+    ],
+    ids=["nothing", "comment", "steps", "seed", "samples", "workers"],
+)  # fmt: skip
+def test_a_file_of_nothing_and_numbers_without_bound(
+    r3bench: Callable[..., Result], folder: Path, text: str, message: str
+) -> None:
+    """What would end in a traceback, a full memory or as many processes as the number says."""
+    (folder / "bad.yaml").write_text(text)
+    result = r3bench("validate", "bad.yaml")
+    assert (result.stderr, result.exit_code) == (f"r3bench: {message}\n", 2)

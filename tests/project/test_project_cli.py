@@ -14,7 +14,7 @@ from typer.main import get_command
 from typer.testing import CliRunner, Result
 
 from r3bench import __version__, catalog
-from r3bench.cli import PANELS, app
+from r3bench.cli import LESS_MEMORY, PANELS, app
 from r3bench.errors import ConfigError, DataError, Diverged, R3BenchError, StateError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -37,6 +37,12 @@ def test_the_installed_program_fails_in_one_line_without_a_traceback(tmp_path: P
         (StateError("torn"), 3, "torn"),
         (Diverged("loss is nan"), 4, "loss is nan"),
         (R3BenchError("other"), 1, "other"),
+        (MemoryError(), 1, f"out of memory; {LESS_MEMORY}"),
+        (
+            RuntimeError("CUDA out of memory. Tried to allocate 2 GiB\nMore"),
+            1,
+            f"out of memory: CUDA out of memory. Tried to allocate 2 GiB; {LESS_MEMORY}",
+        ),
         (OSError(errno.ENOSPC, "No space left on device", "runs/x"), 3, "runs/x: No space left on device"),
     ],
     ids=lambda value: type(value).__name__,
