@@ -5,11 +5,12 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from types import TracebackType
 
+from r3bench.grading.decide import decide
 from r3bench.grading.extract import final_answer
-from r3bench.grading.normalise import MAX_LENGTH, decide, same_spelling
+from r3bench.grading.normalise import MAX_LENGTH, same_spelling
 from r3bench.grading.pool import Pool
 
-RULES = 3  # raise when extraction or comparison changes a verdict; part of `Grader.name`
+RULES = 4  # raise when extraction or comparison changes a verdict; part of `Grader.name`
 REMEMBERED = 100_000  # pairs whose verdict is kept, so that equal answers are graded once
 
 
@@ -43,7 +44,7 @@ class Grader:
 
     @property
     def name(self) -> str:
-        """Rules and versions that decide a verdict, e.g. 'r3bench-2/math-verify-0.9.0/boxed'."""
+        """Rules and versions that decide a verdict, e.g. 'r3bench-4/math-verify-0.9.0/boxed'."""
         rule = "boxed" if self.require_boxed else "last"
         return f"r3bench-{RULES}/math-verify-{version('math-verify')}/{rule}"
 

@@ -1,8 +1,10 @@
-"""One canonical spelling for an answer, and what can be decided from spelling alone (no parser, no process)."""
+"""One canonical spelling for an answer: text in, text out (no parser, no process)."""
 
 import re
-from decimal import Decimal, InvalidOperation
 from functools import lru_cache
+
+from r3bench.grading.numbers import LOOSE, as_number, spell
+from r3bench.grading.units import MEASURED, NOT_WORDS, is_unit
 
 MAX_LENGTH = 2000  # characters of an answer; longer ones are wrong without being parsed
 
@@ -19,7 +21,18 @@ _TEXT = re.compile(r"\\(?:text|textbf|textit|textrm|textnormal|mathrm|mathbf|mat
 _SPELLING = (
     (re.compile(r"\\[dtc]frac(?![a-zA-Z])"), r"\\frac"),
     (re.compile(r"\\frac\s*(\d)\s*(\d)"), r"\\frac{\1}{\2}"),
-    (re.compile(r"\\sqrt\s*(\d)"), r"\\sqrt{\1}"),
+    (
+        re.compile(r"\\sqrt\s*(\[[^\[\]]{1,20}\])?\s*(\d+)"),
+        r"\\sqrt\1{\2}",
+    ),  # meant so, though TeX sets one digit under it
+    (re.compile(r"\\sqrt\s*(\[[^\[\]]{1,20}\])?\s*\(([^()]*)\)"), r"\\sqrt\1{\2}"),
+    (re.compile(r"\\[dt]binom(?![a-zA-Z])"), r"\\binom"),
+    (
+        re.compile(r"\{([^{}]*)\\choose(?![a-zA-Z])([^{}]*)\}|\A([^{}]*)\\choose(?![a-zA-Z])([^{}]*)\Z"),
+        r"\\binom{\1\3}{\2\4}",
+    ),
+    (re.compile(r"\^\s*\{\s*((?:\\prime\s*){1,3})\}|\^\s*(\\prime)(?![a-zA-Z])"), lambda m: "'" * m[0].count("prime")),
+    (re.compile(r"\(\s*(\d+)\s*\)\s*(?=_)"), r"\1"),  # of a base
     (re.compile(r"\\(?:le|leqslant)(?![a-zA-Z])"), r"\\leq"),
     (re.compile(r"\\(?:ge|geqslant)(?![a-zA-Z])"), r"\\geq"),
     (re.compile(r"\\(?:ne)(?![a-zA-Z])"), r"\\neq"),
@@ -29,46 +42,63 @@ _SPELLING = (
     (re.compile(r"(?<![\\a-zA-Z])pi(?![a-zA-Z])"), r"\\pi "),
     (re.compile(r"(?<=\d)\s*\^\s*\{\s*(?:st|nd|rd|th)\s*\}"), ""),
     (re.compile(r"(?<![\d./])(\d{1,9})\s+(\d{1,9})\s*/\s*(\d{1,9})(?![\d./])"), r"\1\\frac{\2}{\3}"),
-    (re.compile(r"\\?%"), "%"),
-    (re.compile(r"\^\s*(?:\{\s*\\circ\s*\}|\\circ)|°"), ""),
+    (re.compile(r"\\?%|(?<=[\d}])\s*(?:percent(?:age)?|pct)(?![a-zA-Z])"), "%"),
+    (re.compile(r"\^\s*(?:\{\s*\\circ\s*\}|\\circ)|°|\\degree(?![a-zA-Z])"), ""),
     (re.compile(r"\\\$|(?<!\\)\$"), ""),
     (re.compile(r"(?<=\d)\{,\}(?=\d)"), ","),
-    (re.compile(r"[−–—]"), "-"),
-    (re.compile(r"×"), r"\\times "),
     (re.compile(r"(?<=\d)[eE](?=[-+]?\d{1,4}(?!\d))([-+]?)0*(\d+)"), r"\\times 10^{\1\2}"),
 )
-_NUMBER = re.compile(r"[-+]?(?:\d{1,3}(?:,\d{3})+|\d+)?(?:\.\d*)?")
+_SIGNS = str.maketrans(
+    {
+        **dict.fromkeys("−–—", "-"),
+        **dict.fromkeys("·⋅", r"\cdot "),
+        **dict.fromkeys("’′", "'"),
+        "×": r"\times ",
+        "÷": r"\div ",
+        "√": r"\sqrt ",
+        "±": r"\pm ",
+        "≈": r"\approx ",
+        "∞": r"\infty ",
+        "≤": r"\leq ",
+        "≥": r"\geq ",
+        "≠": r"\neq ",
+        "∪": r"\cup ",
+        "∩": r"\cap ",
+        "∈": r"\in ",
+        "∅": r"\emptyset ",
+        "⟨": "(",
+        "⟩": ")",
+        "¢": "",
+        "€": "",
+        "²": "^{2}",
+        "³": "^{3}",
+        "½": r"\frac{1}{2}",
+        "¼": r"\frac{1}{4}",
+        "¾": r"\frac{3}{4}",
+        "⅓": r"\frac{1}{3}",
+        "⅔": r"\frac{2}{3}",
+        "α": r"\alpha ",
+        "β": r"\beta ",
+        "γ": r"\gamma ",
+        "δ": r"\delta ",
+        "θ": r"\theta ",
+        "λ": r"\lambda ",
+        "μ": r"\mu ",
+        "π": r"\pi ",
+        "ρ": r"\rho ",
+        "σ": r"\sigma ",
+        "τ": r"\tau ",
+        "φ": r"\phi ",
+        "ω": r"\omega ",
+    }
+)
+_TRIGONOMETRY = re.compile(r"\\(?:sin|cos|tan|cot|sec|csc)(?![a-zA-Z])")
+_ANGLE = re.compile(r"(\d+(?:\.\d+)?)\s*(?:\^\s*(?:\{\s*\\circ\s*\}|\\circ)|°|\\degree(?![a-zA-Z]))")
 _WORD = re.compile(r"(?<![\\a-zA-Z])[A-Za-z]{3,}")
-_NOT_WORDS = frozenset(
-    ("sin", "cos", "tan", "cot", "sec", "csc", "log", "exp", "sqrt", "max", "min", "inf", "infinity", "and", "mod")
-)
-_LETTER = re.compile(r"\(?([A-J])\)?")
-_LETTER_FIRST = re.compile(  # '(B) text', 'B. text', 'B: text'
-    r"\(?([A-J])(?:\)[.:]?|[.:](?=\s|$))"  # not 'B:C' or 'B.5'
-    r"(?!\s*[,;]?\s*\(?[A-J]\)?\s*(?:$|[,;(]))"  # nor a second letter: '(B)(C)', '(B), (C)'
-)
-_LABEL = re.compile(r"(?:\(?([A-J])\)[.:]?|([A-J])[.:](?=\s))\s*(?=[^\s,;])")  # '(B) ' before a value
-_CHOSEN = re.compile(r"(?:the\s+)?(?:correct\s+)?(?:option|choice|answer)\s*(?:is\b)?\s*:?\s*", re.IGNORECASE)
-_PREFACE = re.compile(r"(?:the\s+)?(?:final\s+)?answer(?:\s+is\b|\s*[:=])\s*:?\s*", re.IGNORECASE)
-_RELATION = re.compile(r"[<>]|\\(?:leq|geq|neq|lt|gt)(?![a-zA-Z])")
-_NAMED = re.compile(r"([a-zA-Z])\s*=[^=]+")
-_BASED = re.compile(r"\d+\s*_(?:\s*\{\s*(?=\d+\s*\}))?(\d+)\s*\}?")
-_COMMA_SPACE = re.compile(r",\s+")
-_LOOSE = re.compile(r"(?<!\d)\s+|\s+(?!\d)")  # spaces that separate no numbers
-_DOTS = re.compile(r"\\[lc]?dots(?![a-zA-Z])|\.\.\.|…")
-_MEASURED = r"(?:(?<=[\d}])|(?<=\\pi))"  # what a unit may follow
+LETTER = re.compile(r"\(?([A-J])\)?")
+_INDEX = re.compile(r"([_^])\{([a-zA-Z0-9])\}")
 _TEXT_UNIT = re.compile(
-    _MEASURED + r"(?:\s*\\(?:text|mathrm|mbox)\s*\{[^{}\d]*\}(?:\s*\^\s*\{?-?\d\}?)?(?:\s*(?:/|\\cdot(?![a-zA-Z])))?)+$"
-)
-_BARE_UNIT = re.compile(_MEASURED + r"(?:\s*(?:[mck]m|kg|ft)|((?:\s+[a-zA-Z]{3,})+))(?:\s*\^\s*\{?\d\}?)?$")
-_PRIME = re.compile(r"(?<=[a-zA-Z)}])'|\\prime(?![a-zA-Z])")
-_METRES = re.compile(r"([-+]?[\d.,]+)\s*m")
-_ALPHABET = "abcdefghijklmnopqrstuvwxyz"
-_UNIT_LETTERS = frozenset("mgshlJNWVACFK")  # metres, grams, ...; other single letters are variables, e and i numbers
-_NO_UNIT = re.compile(  # words that change a number, bound it, join it to another or are one
-    r"or|to|than|plus|minus|dozen|(?:hundred|thousand|million|billion|trillion)s?|factorial"
-    r"|halves|thirds|(?:four|fif|six|seven|eigh|nin|ten)ths|alpha|beta|gamma|delta|epsilon|zeta|eta|theta|iota|kappa|lambda"
-    r"|mu|nu|xi|rho|sigma|tau|phi|chi|psi|omega"
+    MEASURED + r"(?:\s*\\(?:text|mathrm|mbox)\s*\{[^{}\d]*\}(?:\s*\^\s*\{?-?\d\}?)?(?:\s*(?:/|\\cdot(?![a-zA-Z])))?)+$"
 )
 _REPEATING = re.compile(r"(?<![\d.])(\d{0,20})\.(\d{0,20})\\(?:overline|bar)\s*\{?(\d{1,20})\}?(?!\d)")
 
@@ -79,6 +109,8 @@ def plain(text: str) -> str:
     if len(text) > MAX_LENGTH:
         return text
     text = _INVISIBLE.sub("", text).strip()
+    if not text.isascii():
+        text = text.translate(_SIGNS)
     for opening, closing in _WRAPPERS:
         if text.startswith(opening) and text.endswith(closing) and len(text) > len(opening) + len(closing):
             text = text[len(opening) : -len(closing)].strip()
@@ -89,6 +121,8 @@ def plain(text: str) -> str:
     if unit and re.search(r"\d|\\pi", text[: unit.start()]) and is_unit(re.sub(r"\\[a-z]+", "", unit.group())):
         text = text[: unit.start()]
     text = _TEXT.sub(r" \1 ", text)
+    if _TRIGONOMETRY.search(text):  # elsewhere the sign makes no difference
+        text = _ANGLE.sub(r"(\\frac{\1 \\pi}{180})", text)
     for pattern, replacement in _SPELLING:
         text = pattern.sub(replacement, text)
     text = _REPEATING.sub(_fraction, text).strip()
@@ -106,41 +140,9 @@ def _fraction(match: "re.Match[str]") -> str:
     return rf"\frac{{{over}}}{{{'9' * len(period) + '0' * len(fixed)}}}"
 
 
-def plain_pair(answer: str, gold: str) -> tuple[str, str]:
-    """Both in `plain` spelling, the answer also without what the gold doesn't have: "the answer is", the letter of the
-    choice before its value, the unit or noun after its number."""
-    ours, theirs = plain(answer), plain(gold)
-    ours = _PREFACE.sub("", ours, count=1) if _PREFACE.match(ours) else ours
-    label = _LABEL.match(ours)
-    if label and (label.group(1) or label.group(2)) not in theirs and not _LETTER.fullmatch(theirs.replace(" ", "")):
-        ours = ours[label.end() :]
-    unit = _BARE_UNIT.search(ours)
-    if unit and not _BARE_UNIT.search(theirs) and is_unit(unit.group()):
-        ours = ours[: unit.start()]
-    metres = _METRES.fullmatch(ours)
-    if metres and not theirs.endswith("m"):
-        ours = metres.group(1)
-    return ours, theirs
-
-
-def is_unit(text: str) -> bool:
-    """Whether the words of `text`, found behind a number, are a unit or noun: they leave its value as it is."""
-    words = re.findall(r"[a-zA-Z]+", text)
-    if words and words[0].lower() in ("squared", "cubed"):  # 5 squared, but 5 feet squared
-        return False
-    return all(_unit_word(word) for word in words)
-
-
-def _unit_word(word: str) -> bool:
-    if len(word) == 1:
-        return word in _UNIT_LETTERS
-    low = word.lower()
-    return not (_NO_UNIT.fullmatch(low) or low in _NOT_WORDS or low in _ALPHABET)  # 'abc', 'xyz' are products
-
-
 def is_words(text: str) -> bool:
     """Whether an answer in `plain` spelling is a word or phrase rather than mathematics."""
-    words = [word for word in _WORD.findall(text) if word.lower() not in _NOT_WORDS]
+    words = [word for word in _WORD.findall(text) if word.lower() not in NOT_WORDS]
     return bool(words) and not re.search(r"[\d\\=^_+*/<>{}]", text)
 
 
@@ -154,11 +156,11 @@ def canonical(text: str) -> str:
         return re.sub(r"[^a-z0-9]+", " ", text.lower()).strip()
     number = as_number(text)
     if number is not None:
-        return _spell(number)
-    letter = _LETTER.fullmatch(text.replace(" ", ""))
+        return spell(number)
+    letter = LETTER.fullmatch(text.replace(" ", ""))
     if letter:
         return letter.group(1)
-    text = _LOOSE.sub("", text)
+    text = _INDEX.sub(r"\1\2", LOOSE.sub("", text))
     match = re.fullmatch(r"[a-zA-Z]=(.+)", text)
     return match.group(1) if match and "=" not in match.group(1) else text
 
@@ -166,74 +168,3 @@ def canonical(text: str) -> str:
 def same_spelling(answer: str | None, gold: str) -> bool:
     """The second grader's verdict: equal once spelt alike, nothing more."""
     return answer is not None and canonical(answer) == canonical(gold)
-
-
-def as_number(text: str) -> Decimal | None:
-    """The value of a plain decimal (sign and thousands commas allowed, `plain` spelling), else None."""
-    if _COMMA_SPACE.search(text):  # a list
-        return None
-    text = re.sub(r"(?<=\d)\s+(?=\d{3}(?!\d))", "", _LOOSE.sub("", text))
-    while text.startswith("{") and text.endswith("}"):
-        text = text[1:-1]
-    if not text or len(text) > 200 or not _NUMBER.fullmatch(text) or not any(c.isdigit() for c in text):
-        return None
-    try:
-        return Decimal(text.replace(",", ""))
-    except InvalidOperation:
-        return None
-
-
-def _spell(number: Decimal) -> str:
-    text = format(number, "f")
-    if "." in text:
-        text = text.rstrip("0").rstrip(".")
-    return "0" if text in ("-0", "+0", "") else text.removeprefix("+")
-
-
-def decide(answer: str, gold: str) -> tuple[bool, str] | None:
-    """The verdict where spelling alone settles it, with its reason; None where mathematics is needed.
-
-    Settled: equal canonical spellings; two plain decimals; a gold that is words; a gold that is a choice letter.
-    """
-    if len(answer) > MAX_LENGTH:
-        return False, f"answer longer than {MAX_LENGTH} characters"
-    if len(gold) > MAX_LENGTH:
-        return False, f"gold longer than {MAX_LENGTH} characters"
-    plain_answer, plain_gold = plain_pair(answer, gold)
-    for pattern, what in ((_NAMED, "another variable"), (_BASED, "another number or base")):
-        named_answer, named_gold = pattern.fullmatch(plain_answer), pattern.fullmatch(plain_gold)
-        if named_answer and named_gold and named_answer.group(1) != named_gold.group(1):
-            return False, what
-    if len(_PRIME.findall(plain_answer)) != len(_PRIME.findall(plain_gold)):  # math-verify passes over them
-        return False, "another derivative"
-    ours, theirs = canonical(plain_answer), canonical(plain_gold)
-    alike = _COMMA_SPACE.sub(",", plain_answer) == _COMMA_SPACE.sub(",", plain_gold)  # 58, 500 for 58,500
-    if ours and (ours == theirs or alike):
-        return True, "same text"
-    number_a, number_g = as_number(plain_answer), as_number(plain_gold)
-    if number_a is not None and number_g is not None:
-        return number_a == number_g, "same number" if number_a == number_g else "another number"
-    if number_g is not None and _RELATION.match(plain_answer):
-        return False, "a relation, not a number"
-    letter = _LETTER.fullmatch(plain_gold.replace(" ", ""))
-    if letter:
-        chosen = _CHOSEN.match(plain_answer)
-        plain_answer = plain_answer[chosen.end() :] if chosen else plain_answer
-        if plain_answer.replace(" ", "").strip("().:") == letter.group(1):
-            return True, "same choice"
-        first = _LETTER_FIRST.match(plain_answer)
-        if first:
-            same = first.group(1) == letter.group(1)
-            return same, "same choice" if same else "another choice"
-        if _LETTER.fullmatch(plain_answer.replace(" ", "")):
-            return False, "another choice"
-    if is_words(plain_gold):
-        if is_words(plain_answer):
-            return False, "another text"
-        words = re.sub(r"[^a-z0-9]+", " ", plain_answer.lower()).strip()
-        return words == theirs, "same text" if words == theirs else "another text"
-    if not plain_answer:
-        return False, "empty answer"
-    if _DOTS.search(plain_answer) or _DOTS.search(plain_gold):  # what they stand for is not in the text
-        return False, "another text, with dots"
-    return None

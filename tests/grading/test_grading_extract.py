@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from r3bench.grading import final_answer, last_boxed
-from r3bench.grading.normalise import MAX_LENGTH, canonical, decide
+from r3bench.grading.decide import decide
+from r3bench.grading.normalise import MAX_LENGTH, canonical
 
 
 def reference_last_boxed(text: str) -> str | None:

@@ -37,12 +37,12 @@ def test_a_hang_costs_its_time_out_and_the_rest_is_graded():
         assert [v.correct for v in verdicts] == [False, True, False, False, True, True]
         assert grader.timeouts == 2
         # the pool is whole again
-        assert grader.grade([r"\boxed{\frac{3}{6}}"], [r"\frac{1}{2}"])[0].correct
+        assert grader.grade([r"\boxed{\sqrt{9}}"], ["3"])[0].correct
 
 
 def test_the_time_out_is_cpu_time_of_one_answer():
     with Grader(timeout=0.5, workers=1) as grader:
-        grader.grade([r"\boxed{\frac{3}{6}}"], ["1/2"])  # started
+        grader.grade([r"\boxed{\sqrt{9}}"], ["3"])  # started
         before = os.times().children_user + os.times().children_system
         grader.grade([HANG, HANG, HANG], ["3", "3", "3"])  # equal answers are graded once
         spent = os.times().children_user + os.times().children_system - before
@@ -51,8 +51,8 @@ def test_the_time_out_is_cpu_time_of_one_answer():
 
 
 def test_every_item_of_a_long_batch_gets_its_own_verdict():
-    responses = [rf"\boxed{{\frac{{{2 * i}}}{{{i + 1}}}}}" for i in range(60)]
-    golds = [rf"\frac{{{i}}}{{{i + 1}}}" if i % 2 else rf"\frac{{{4 * i}}}{{{2 * i + 2}}}" for i in range(60)]
+    responses = [rf"\boxed{{\sqrt{{{i * i + 2 * i + 1}}}}}" for i in range(60)]
+    golds = [str(i) if i % 2 else str(i + 1) for i in range(60)]
     with Grader(workers=2) as grader:
         verdicts = grader.grade(responses, golds)
     assert [v.correct for v in verdicts] == [i % 2 == 0 for i in range(60)]
@@ -60,17 +60,17 @@ def test_every_item_of_a_long_batch_gets_its_own_verdict():
 
 def test_a_killed_worker_is_replaced():
     with Grader(workers=1) as grader:
-        assert grader.grade([r"\boxed{\frac{3}{6}}"], ["1/2"])[0].correct
+        assert grader.grade([r"\boxed{\sqrt{9}}"], ["3"])[0].correct
         (pid,) = grader._pool._processes
         os.kill(pid, signal.SIGKILL)
-        verdict = grader.grade([r"\boxed{\frac{4}{8}}"], ["1/2"])[0]
+        verdict = grader.grade([r"\boxed{\sqrt{16}}"], ["4"])[0]
         assert "crashed" in verdict.reason and not verdict.timed_out
-        assert grader.grade([r"\boxed{\frac{5}{10}}"], ["1/2"])[0].correct
+        assert grader.grade([r"\boxed{\sqrt{25}}"], ["5"])[0].correct
 
 
 def test_memory_is_bounded():
     with Grader(workers=1) as grader:
-        grader.grade([r"\boxed{\frac{3}{6}}"], ["1/2"])
+        grader.grade([r"\boxed{\sqrt{9}}"], ["3"])
         (pid,) = grader._pool._processes
         assert resource.prlimit(pid, resource.RLIMIT_AS)[0] <= MEMORY
 
@@ -78,22 +78,23 @@ def test_memory_is_bounded():
 def test_no_process_for_what_spelling_settles():
     with Grader() as grader:
         verdicts = grader.grade(
-            [r"\boxed{27}", r"\boxed{26}", r"\boxed{\dfrac{1}{2}}", "none"], ["27", "27", r"\frac12", "1"]
+            [r"\boxed{27}", r"\boxed{26}", r"\boxed{\dfrac{2}{4}}", r"\boxed{1/3}", "none"],
+            ["27", "27", r"\frac12", "0.5", "1"],
         )
-        assert [v.correct for v in verdicts] == [True, False, True, False]
+        assert [v.correct for v in verdicts] == [True, False, True, False, False]
         assert not grader._pool._processes
 
 
 def test_close_ends_the_processes_and_they_do_not_outlive_a_killed_parent(tmp_path):
     with Grader(workers=2) as grader:
-        grader.grade([r"\boxed{\frac{3}{6}}", r"\boxed{\frac{4}{8}}"], ["1/2", "1/2"])
+        grader.grade([r"\boxed{\sqrt{9}}", r"\boxed{\sqrt{16}}"], ["3", "4"])
         pids = list(grader._pool._processes)
         assert len(pids) == 2
     assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
 
     script = (
         "import time\nfrom r3bench.grading import Grader\ng = Grader(workers=1)\n"
-        r"g.grade([r'\boxed{\frac{3}{6}}'], ['1/2'])"
+        r"g.grade([r'\boxed{\sqrt{9}}'], ['3'])"
         "\nprint(*g._pool._processes, flush=True)\ntime.sleep(600)\n"
     )
     parent = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
@@ -111,7 +112,7 @@ def test_close_ends_the_processes_and_they_do_not_outlive_a_killed_parent(tmp_pa
 def test_a_worker_that_cannot_start_is_an_error(monkeypatch):
     monkeypatch.setattr(pool_module.sys, "executable", "/bin/false")
     with Grader() as grader, pytest.raises(StateError, match="while starting"):
-        grader.grade([r"\boxed{\frac{3}{6}}"], ["1/2"])
+        grader.grade([r"\boxed{\sqrt{9}}"], ["3"])
 
 
 def test_a_file_of_the_users_is_not_imported(tmp_path, monkeypatch):
@@ -119,26 +120,26 @@ def test_a_file_of_the_users_is_not_imported(tmp_path, monkeypatch):
     (tmp_path / "json.py").write_text("raise RuntimeError")
     monkeypatch.chdir(tmp_path)
     with Grader() as grader:
-        assert grader.grade([r"\boxed{\frac{3}{6}}"], ["1/2"])[0].correct
+        assert grader.grade([r"\boxed{\sqrt{9}}"], ["3"])[0].correct
 
 
 def test_a_fork_that_exits_leaves_the_parents_workers_alone():
     with Grader(workers=1) as grader:
-        grader.grade([r"\boxed{\frac{3}{6}}"], ["1/2"])
+        grader.grade([r"\boxed{\sqrt{9}}"], ["3"])
         (worker,) = grader._pool._processes
         pid = os.fork()
         if pid == 0:
             atexit._run_exitfuncs()
             os._exit(0)
         os.waitpid(pid, 0)
-        assert grader.grade([r"\boxed{\frac{4}{8}}"], ["1/2"])[0].correct
+        assert grader.grade([r"\boxed{\sqrt{16}}"], ["4"])[0].correct
         assert list(grader._pool._processes) == [worker]
 
 
 def test_several_threads_share_a_grader():
     with Grader(workers=2) as grader, ThreadPoolExecutor(4) as threads:
         jobs = [
-            threads.submit(grader.grade, [rf"\boxed{{\frac{{{n}}}{{{2 * n}}}}}", r"\boxed{\frac{1}{3}}"], ["1/2"] * 2)
+            threads.submit(grader.grade, [rf"\boxed{{\sqrt{{{n * n}}}}}", r"\boxed{\sqrt{3}}"], [str(n)] * 2)
             for n in range(2, 12)
         ]
         assert all([v.correct for v in job.result()] == [True, False] for job in jobs)
@@ -146,11 +147,11 @@ def test_several_threads_share_a_grader():
 
 def test_after_a_fork_the_child_has_its_own_workers():
     with Grader(workers=1) as grader:
-        grader.grade([r"\boxed{\frac{3}{6}}"], ["1/2"])
+        grader.grade([r"\boxed{\sqrt{9}}"], ["3"])
         pid = os.fork()
         if pid == 0:
-            right = grader.grade([r"\boxed{\frac{4}{8}}"], ["1/2"])[0].correct
+            right = grader.grade([r"\boxed{\sqrt{16}}"], ["4"])[0].correct
             grader.close()
             os._exit(0 if right else 1)
         assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
-        assert grader.grade([r"\boxed{\frac{5}{10}}"], ["1/2"])[0].correct
+        assert grader.grade([r"\boxed{\sqrt{25}}"], ["5"])[0].correct
