@@ -10,6 +10,7 @@ from r3bench.analysis.distributions import holm, t_two_sided
 from r3bench.analysis.effects import Interval, interval
 from r3bench.analysis.prepare import Prepared, benchmark_sets, prepare
 from r3bench.analysis.results import Results
+from r3bench.analysis.shares import share_interval
 from r3bench.analysis.twoway import two_way
 
 BASE_LABEL = "untrained model"
@@ -185,7 +186,9 @@ def _estimates(results: Results, data: Prepared) -> dict[int, _Found]:
     if base is not None:
         weights.append(base)
         slots.append((-1, 0))
-    estimates = _with_intervals(data, np.stack(weights), confidence)
+    members = benchmark_sets(results)[data.benchmark]
+    shares = np.array([slot == 0 for _, slot in slots])
+    estimates = _with_intervals(data, np.stack(weights), confidence, shares, _answers(results, data, members))
     found: dict[int, list[Any]] = {index: [None, None, None, False] for index, _ in slots}
     for (index, slot), estimate in zip(slots, estimates, strict=True):
         found[index][slot] = estimate
@@ -219,16 +222,28 @@ def best_cells(results: Results, failed_score: str | None = None) -> list[BestCe
     return found
 
 
-def _with_intervals(data: Prepared, weights: np.ndarray, confidence: float) -> list[Estimate]:
+def _answers(results: Results, data: Prepared, members: tuple[str, ...]) -> np.ndarray:
+    """(R,) graded answers of each run; over several benchmarks what an average of their shares is worth."""
+    parts = [1 / np.maximum(results.benchmarks[m].samples[data.rows].sum(axis=1), 1) for m in members]
+    return np.asarray(len(members) ** 2 / np.sum(parts, axis=0))
+
+
+def _with_intervals(
+    data: Prepared, weights: np.ndarray, confidence: float, shares: np.ndarray, answers: np.ndarray
+) -> list[Estimate]:
+    """Estimates of contrasts (E, R); those in `shares` (E,) are accuracies, the others differences. `answers`: (R,)."""
     parts = two_way(data.scores, weights, data.error, data.untrained)
     untrained_only = (np.abs(weights[:, np.isnan(data.untrained)]) < 1e-15).all(axis=1)
-    like_these = interval(parts.estimate, parts.total, parts.df, confidence)
-    these = interval(parts.estimate, parts.run, parts.df_run, confidence)
-    if untrained_only.any():  # no training noise in it, so the questions' degrees of freedom are all there is
-        for i in np.flatnonzero(untrained_only):
-            one = slice(i, i + 1)
-            like_these[i] = interval(parts.estimate[one], parts.total[one], parts.df_question, confidence)[0]
-            these[i] = interval(parts.estimate[one], parts.run[one], parts.df_question, confidence)[0]
+    # no training noise in it, so the questions' degrees of freedom are all there is
+    df = np.where(untrained_only, parts.df_question, parts.df)
+    df_these = np.where(untrained_only, parts.df_question, parts.df_run)
+    like_these = interval(parts.estimate, parts.total, df, confidence)
+    these = interval(parts.estimate, parts.run, df_these, confidence)
+    questions = len(data.scores) ** 2 / sum(1 / y.shape[1] for y in data.scores)
+    for i in np.flatnonzero(shares):
+        value, count = float(parts.estimate[i]), float(answers[np.abs(weights[i]) > 1e-15].sum())
+        like_these[i] = share_interval(value, float(parts.total[i]), float(df[i]), confidence, questions)
+        these[i] = share_interval(value, float(parts.run[i]), float(df_these[i]), confidence, count)
     return [Estimate(float(v), a, b) for v, a, b in zip(parts.estimate, like_these, these, strict=True)]
 
 

@@ -60,10 +60,45 @@ def detectable_effect(
         power, alpha: as usual.
         scope: 'these' questions, or questions 'like_these'.
     """
-    variance = weight / seeds * assumptions.run_variance(questions, samples)
-    if scope == "like_these":
-        variance += assumptions.question_effect_sd**2 / questions
-        df = min(df, questions - 1)
+    run = weight / seeds * assumptions.run_variance(questions, samples)
+    if scope == "these":
+        return _detectable(run, df, power, alpha)
+    rest = assumptions.question_effect_sd**2 / questions
+    return _detectable(run + rest, joint_df(run, df, rest, questions - 1), power, alpha)
+
+
+def detectable_verdict(
+    benchmarks: Sequence[tuple[VarianceAssumptions, int]], *, samples: int, seeds: int, weight: float, df: float,
+    family: int, power: float = 0.8, alpha: float = 0.05,
+) -> float:  # fmt: skip
+    """The true effect that is called up or down with probability `power`: on questions like these, after Holm.
+
+    Args:
+        benchmarks: assumptions and number of questions of each; several make an equal-weight macro average, in which a
+            run is taken to be better or worse on all of them alike.
+        samples, seeds, weight, df: see `detectable_effect`.
+        family: effects tested together. None of the others is taken to be found, so that this one has to get below
+            alpha / family.
+        power, alpha: as usual.
+    """
+    share = 1 / len(benchmarks)
+    run_sd = share * sum(a.run_sd for a, _ in benchmarks)
+    between = sum(share**2 * (a.run_variance(q, samples) - a.run_sd**2) for a, q in benchmarks)
+    run = weight / seeds * (run_sd**2 + between)
+    rest = sum(share**2 * a.question_effect_sd**2 / q for a, q in benchmarks)
+    joined = joint_df(run, df, rest, min(q for _, q in benchmarks) - 1)
+    return _detectable(run + rest, joined, power, alpha / family)
+
+
+def joint_df(run: float, df_run: float, rest: float, df_rest: float) -> float:
+    """Degrees of freedom of a variance of two parts (Satterthwaite), between those of the parts."""
+    low, high = sorted((df_run, df_rest))
+    if low < 1 or run + rest <= 0:
+        return low
+    return float(np.clip((run + rest) ** 2 / (run**2 / df_run + rest**2 / df_rest), low, high))
+
+
+def _detectable(variance: float, df: float, power: float, alpha: float) -> float:
     if df < 1:
         return float("inf")
     critical = float(t_quantile(1 - alpha / 2, df))

@@ -10,7 +10,13 @@ from typing import Any
 import numpy as np
 
 from r3bench.analysis.lattice import contrasts, error_model
-from r3bench.analysis.power import Scope, VarianceAssumptions, detectable_effect, detectable_effects
+from r3bench.analysis.power import (
+    Scope,
+    VarianceAssumptions,
+    detectable_effect,
+    detectable_effects,
+    detectable_verdict,
+)
 from r3bench.config.sections import Recipe
 from r3bench.config.strict import build
 from r3bench.config.trainer_fields import trainer_value
@@ -69,6 +75,8 @@ class Plan:
     slots: int  # runs at a time
     gpus: int  # of a run
     alternatives: list[Alternative]
+    family: int  # main effects that a verdict is adjusted for
+    resolved: float | None  # smallest of them that is called up or down, on the macro average; None: no main effect
     warnings: list[str]
     mean_length: float  # assumed response length, share of the cap
     power: float
@@ -122,6 +130,7 @@ def plan(
             continue
         assumptions, source = _assumptions(task, assume, learned)
         benchmarks.append(_benchmark(task, questions, trained, levels, len(grid.seeds), power, assumptions, source))
+    family, resolved = _resolved(study.grid, levels, trained, benchmarks, power)
     slots = _slots(grid, len(study.cells), on_cpu=trained[0].recipe.model.name in CAPS)
     training = [cost.training_tokens for cell in trained if (cost := costs[cell.run_id])]
     alternatives = _alternatives(study.grid, levels, trained, costs, benchmarks, effect, power)
@@ -132,6 +141,11 @@ def plan(
         )
     elif effect is not None:
         warnings += _too_small(benchmarks, effect, alternatives)
+        if resolved is not None and resolved > effect >= max(_primary(b.effects) for b in benchmarks):
+            warnings.append(
+                f"an effect of {100 * effect:.1f} points is seen by itself and on these questions; a verdict on it "
+                f"takes {100 * resolved:.1f}, see above"
+            )
     if any(tokens is None for tokens in training):
         warnings.append("the number of training questions isn't known, so neither are tokens; set trainer.max_steps")
     if with_transformers(trained[0].recipe):
@@ -163,6 +177,8 @@ def plan(
         slots=slots,
         gpus=processes,
         alternatives=alternatives,
+        family=family,
+        resolved=resolved,
         warnings=warnings,
         mean_length=mean_length,
         power=power,
@@ -210,6 +226,29 @@ def _benchmark(
         )
 
     return BenchmarkPlan(task, questions, samples, effects("these"), effects("like_these"), assumptions, source)
+
+
+def _resolved(
+    grid: Grid, levels: Mapping[str, list[str]], cells: list[Cell], benchmarks: list[BenchmarkPlan], power: float
+) -> tuple[int, float | None]:
+    """The size of the primary family (see `r3bench.analysis.effects`) and the smallest effect in it with a verdict."""
+    rows = [tuple(combination[factor] for factor in levels) for combination in _combinations(cells)]
+    seeds = len(grid.seeds)
+    found, _ = contrasts(levels, rows, [seeds] * len(rows))
+    primary, macro = grid.analysis.get("primary"), grid.analysis.get("macro")
+    main = [c for c in found if c.kind == "main" and (primary is None or c.factors[0] in primary)]
+    members = [b for b in benchmarks if macro is None or b.task in macro]
+    if not main or not members:
+        return len(main), None
+    return len(main), detectable_verdict(
+        [(b.assumptions, b.questions) for b in members],
+        samples=members[0].samples,
+        seeds=seeds,
+        weight=max(float((c.weights**2).sum()) for c in main),
+        df=error_model(levels, rows, np.repeat(np.arange(len(rows)), seeds)).df,
+        family=len(main),
+        power=power,
+    )
 
 
 def _run(cell: Cell) -> dict[str, Any]:

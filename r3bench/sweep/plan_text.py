@@ -65,6 +65,10 @@ def _resolution(plan: Plan) -> str:
         lines.append(
             f"  {benchmark.task:<16} {benchmark.questions} x {benchmark.samples} answers: {', '.join(seen) or 'none'}"
         )
+    if plan.resolved is not None:
+        on = "the macro average" if len(plan.benchmarks) > 1 else plan.benchmarks[0].task
+        after = f"after Holm over {plan.family} main effects" if plan.family > 1 else "by itself"
+        lines.append(f"  verdict on a main effect, on {on} of questions like these, {after}: {_points(plan.resolved)}")
     assumed: dict[str, list[str]] = {}
     for benchmark in plan.benchmarks:
         a = benchmark.assumptions

@@ -1,0 +1,36 @@
+"""Intervals of a share, such as a cell's accuracy: inside 0 to 1, and of some width where all answers are alike."""
+
+import numpy as np
+from scipy import special
+
+from r3bench.analysis.distributions import t_quantile
+from r3bench.analysis.effects import Interval
+
+
+def share_interval(value: float, variance: float, df: float, confidence: float, units: float) -> Interval:
+    """The exact binomial interval of as many independent answers as the variance amounts to.
+
+    Near 0 or 1 a share's estimate and its standard error err together (few questions solved by luck: both too small),
+    so that estimate +- t x SE covers too rarely, 75 % instead of 95 % at 2 % accuracy on 30 questions. This is the
+    interval of Clopper and Pearson (1934) with the effective sample size of Korn and Graubard (1998): value (1 - value)
+    / variance, times the squared ratio of the normal quantile to Student's.
+
+    Args:
+        value: the share.
+        variance: of its estimate, clustered.
+        df: degrees of freedom of the variance.
+        confidence: level.
+        units: answers, or questions, that could have come out otherwise: the size where the variance is zero.
+
+    Returns:
+        The interval, with the plain standard error; nothing where df < 1 or the variance isn't known.
+    """
+    if not (df >= 1 and np.isfinite(variance)):
+        return Interval(None, None, None, None, None)
+    tail = (1 - confidence) / 2
+    size = value * (1 - value) / variance if variance > 1e-24 and 0 < value < 1 else units
+    size *= (special.ndtri(1 - tail) / float(t_quantile(1 - tail, df))) ** 2
+    right, wrong = value * size, (1 - value) * size
+    low = float(special.betaincinv(right, wrong + 1, tail)) if value > 0 else 0.0
+    high = float(special.betaincinv(right + 1, wrong, 1 - tail)) if value < 1 else 1.0
+    return Interval(float(np.sqrt(variance)), float(df), min(low, value), max(high, value), None)
