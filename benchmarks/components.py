@@ -1,12 +1,17 @@
 """What components and their history cost, beyond the tokens and forwards they add.
 
-    python benchmarks/components.py steps [--steps 30]
+    python benchmarks/components.py steps [--steps 30] [--model embedded|experiment|smollm2-135m]
+    python benchmarks/components.py batch [--questions 128] [--tokens 8192]
     python benchmarks/components.py history [--questions 40000] [--tokens 16]
     python benchmarks/components.py ranks [--questions 40000] [--tokens 128]
 
-`steps`: all four components on the embedded model. CPU milliseconds per step inside the components' own methods and in
-what they share (groups, history, exchange between ranks, writing into the batch), forwards left out, as a share of the
-step (target <= 1 %). The first five steps, in which things are loaded and built once, do not count.
+`steps`: all four components on a model. CPU milliseconds per step inside the components' own methods and in what they
+share (groups, history, exchange between ranks, writing into the batch), forwards left out, as a share of the step
+(target <= 1 %). `embedded`: 0.23M parameters, steps as short as they get. `experiment`: the cell with all four of grid
+`embedded_components`, whose reflections act. `smollm2-135m`: a real, still small, model with 16 answers of 96 tokens.
+The first steps, in which things are loaded and built once, do not count.
+`batch`: the same for one large batch, without a model: so many questions with 8 answers of up to so many tokens, a
+third of them cut off, and hidden states of 1,536 numbers. CPU milliseconds of the third batch, by part.
 `history`: filled with 16 trajectories per question on one rank: cost of an insert and a draw, bytes per trajectory.
 `ranks`: the same store spread over 1, 2, 4 and 8 ranks: bytes the fullest rank holds (tokens included), CPU seconds and
 bytes of its part of a checkpoint, and CPU seconds to take its share out of the one that a single rank saved. The
@@ -24,7 +29,8 @@ import tempfile
 import time
 import tracemalloc
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -34,21 +40,51 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 import numpy as np
 
-from r3bench.training.component import Summary, Trajectory
-from r3bench.training.history import HistoryBounds, TrajectoryHistory, owner
+from r3bench import catalog
+from r3bench.config.strict import build
+from r3bench.training.component import Facts, Group, Step, Summary, Trajectory
+from r3bench.training.history import HistoryBounds, TrajectoryHistory, owner, trajectories_of
 
 METHODS = ("plan", "entropy_rows", "score", "keep", "probe", "mix", "rescale", "observe", "take_counts", "take_figures")
 SHARED = ("open", "score", "log_fresh", "kept", "finish", "observe")  # of `Moments`
 FORWARDS = ("score_tokens", "hidden_states")  # of `trl_adapter`
-COMPONENTS = {
-    "ranking": {"scope": "failed"},  # the embedded model hardly ever hits the cap
-    "reflection": {"template": "short"},
-    "replay": True,
-    "retrospective": {"gate_auc": 0.0},
-}
 WARMUP = 5  # steps that do not count
 PER_QUESTION = 16
 BATCH = 128  # questions inserted or drawn together
+
+
+@dataclass(frozen=True)
+class Case:
+    """What `steps` measures on."""
+
+    overrides: tuple[str, ...]  # of the recipe `quickstart`
+    components: Mapping[str, Any]  # settings of the four
+    warmup: int = WARMUP  # steps that do not count
+
+
+CASES = {
+    "embedded": Case(
+        ("data.limit=32",),
+        {
+            "ranking": {"scope": "failed"},  # the embedded model hardly ever hits the cap
+            "reflection": {"template": "short"},
+            "replay": True,
+            "retrospective": {"gate_auc": 0.0},
+        },
+    ),
+    "experiment": Case(
+        ("model.name=embedded-20", "data.name=embedded-20", "trainer.max_completion_length=22"),
+        dict.fromkeys(("ranking", "reflection", "replay", "retrospective"), True),
+        warmup=40,  # reflections and replay begin with the second epoch
+    ),
+    "smollm2-135m": Case(
+        (
+            "model.name=smollm2-135m", "data.limit=4", "trainer.per_device_train_batch_size=16",
+            "trainer.num_generations=8", "trainer.max_completion_length=96", "trainer.learning_rate=1e-6",
+        ),
+        {"ranking": True, "reflection": {"max_share": 0.5}, "replay": True, "retrospective": {"gate_auc": 0.0}},
+    ),
+}  # fmt: skip
 
 
 class Clock:
@@ -76,7 +112,7 @@ class Clock:
         setattr(owner, method, timed)
 
 
-def steps(count: int) -> dict[str, Any]:
+def steps(count: int, case: Case) -> dict[str, Any]:
     """CPU milliseconds per step in each component and in what they share, and their share of the step."""
     from transformers import PrinterCallback, TrainerCallback
 
@@ -88,7 +124,7 @@ def steps(count: int) -> dict[str, Any]:
     from r3bench.training.models import load_model
     from r3bench.training.rewards import Correctness
 
-    recipe = load_recipe("quickstart", ["data.limit=32"])
+    recipe = load_recipe("quickstart", list(case.overrides))
     model, tokenizer = load_model(recipe.model)
     clock = Clock()
     started = 0.0
@@ -96,15 +132,15 @@ def steps(count: int) -> dict[str, Any]:
     class Start(TrainerCallback):
         def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
             nonlocal started
-            if state.global_step == WARMUP:
+            if state.global_step == case.warmup:
                 clock.spent.clear()
                 started = time.process_time()
 
     with Grader(5.0, 1, True) as grader, tempfile.TemporaryDirectory() as folder:
         values = {k: v for k, v in recipe.trainer.items() if k not in ("save_steps", "max_steps")}
         args = R3Config(
-            output_dir=folder, max_steps=WARMUP + count, save_strategy="no", report_to="none", use_cpu=True,
-            disable_tqdm=True, components=COMPONENTS, **values,
+            output_dir=folder, max_steps=case.warmup + count, save_strategy="no", report_to="none", use_cpu=True,
+            disable_tqdm=True, components=dict(case.components), **values,
         )  # fmt: skip
         trainer = R3Trainer(
             model=model, reward_funcs=Correctness(grader), args=args, train_dataset=load_questions(recipe.data),
@@ -134,6 +170,69 @@ def steps(count: int) -> dict[str, Any]:
         "share_percent": round(100 * (own + shared) / total, 3),
         "acted": acted,
     }
+
+
+def batch(questions: int, tokens: int, *, batches: int = 3, generations: int = 8, hidden: int = 1536) -> dict[str, Any]:
+    """CPU milliseconds of the last of a few large batches, by component and moment."""
+    rng = np.random.default_rng(0)
+    words = ["\n\n" if i % 40 == 0 else f" w{i}" for i in range(32_000)]
+    facts = Facts(
+        seed=0, num_generations=generations, groups=questions, questions=questions, max_completion_length=tokens + 1,
+        temperature=1.0, scale_rewards="group", decode=lambda ids: "".join(words[i] for i in ids), encode=lambda _: [],
+    )  # fmt: skip
+    components = []
+    for name in CASES["embedded"].components:
+        cls = catalog.component(name)
+        settings = {"gate_auc": 0.0} if name == "retrospective" else {}
+        components.append(cls(build(cls.Config, settings, name), facts))
+    groups = [_group(number, rng, generations, tokens, len(words)) for number in range(questions)]
+    store = TrajectoryHistory(HistoryBounds(), 0, 1)
+    spent: dict[str, float] = {}
+
+    def timed(name: str, call: Callable[[], Any]) -> Any:
+        start = time.process_time()
+        result = call()
+        spent[name] = spent.get(name, 0.0) + time.process_time() - start
+        return result
+
+    for number in range(batches):
+        spent.clear()
+        view = timed("history", lambda: store.open([group.question for group in groups]))
+        step = Step(number, number + 0.5, groups, view)
+        for component in components:
+            component.step = step
+            timed(component.name, lambda component=component, step=step: component.plan(step))
+            rows = timed(component.name, lambda component=component: component.entropy_rows(groups))
+            entropies = {row: groups[row // generations].entropies[row % generations] for row in rows}
+            timed(component.name, lambda component=component, found=entropies: component.score(groups, found))
+            probed = timed(component.name, lambda component=component: component.probe(groups))
+            for row, places in probed.items():
+                states = rng.standard_normal((len(places), hidden), np.float32)
+                groups[row // generations].hidden[row % generations] = states
+            timed(component.name, lambda component=component, step=step: component.mix(step))
+            timed(component.name, lambda component=component, step=step: component.observe(step))
+        timed("history", lambda step=step: store.insert(trajectories_of(step), step.step))
+    return {
+        "answers": questions * generations,
+        "tokens": int(sum(group.lengths.sum() for group in groups)),
+        "cpu_ms": {name: round(1000 * seconds, 1) for name, seconds in sorted(spent.items())},
+        "cpu_ms_in_all": round(1000 * sum(spent.values()), 1),
+    }
+
+
+def _group(number: int, rng: np.random.Generator, rows: int, tokens: int, vocabulary: int) -> Group:
+    """A sampled group: every fourth all wrong, the others right by a rate of their own."""
+    correct = (rng.random(rows) < rng.random()) & (number % 4 > 0)
+    truncated = ~correct & (rng.random(rows) < 0.5)
+    lengths = np.where(truncated, tokens, rng.integers(tokens // 4, tokens, rows))
+    return Group(
+        number, f"question-{number}", "", "fresh", range(number * rows, (number + 1) * rows),
+        correct=correct, truncated=truncated, lengths=lengths, rewards=correct.astype(float),
+        task_rewards=correct.astype(float),
+        completion_ids=[rng.integers(0, vocabulary, n).astype(np.int32) for n in lengths],
+        logprobs=[np.zeros(n, np.float32) for n in lengths],
+        entropies=[rng.exponential(size=n).astype(np.float32) for n in lengths],
+    )  # fmt: skip
 
 
 def history(questions: int, tokens: int) -> dict[str, Any]:
@@ -248,16 +347,23 @@ def _trajectory(question: str, step: int, tokens: int) -> Trajectory:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("part", choices=("steps", "history", "ranks"))
+    parser.add_argument("part", choices=("steps", "batch", "history", "ranks"))
     parser.add_argument("--steps", type=int, default=30, help="training steps")
-    parser.add_argument("--questions", type=int, default=40_000, help="questions in the history")
+    parser.add_argument("--model", choices=tuple(CASES), default="embedded", help="of `steps`")
+    parser.add_argument("--questions", type=int, help="questions in the history, or in the batch")
     parser.add_argument("--tokens", type=int, help="tokens per trajectory")
     options = parser.parse_args()
+    questions = options.questions or (128 if options.part == "batch" else 40_000)
     if options.part == "ranks":
-        for line in table(ranks(options.questions, options.tokens or 128)):
+        for line in table(ranks(questions, options.tokens or 128)):
             print(line, flush=True)
         return
-    result = steps(options.steps) if options.part == "steps" else history(options.questions, options.tokens or 16)
+    if options.part == "steps":
+        result = steps(options.steps, CASES[options.model])
+    elif options.part == "batch":
+        result = batch(questions, options.tokens or 8192)
+    else:
+        result = history(questions, options.tokens or 16)
     json.dump(result, sys.stdout, indent=2)
     print()
 

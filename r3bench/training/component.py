@@ -8,7 +8,7 @@ Importing this module loads neither torch nor TRL.
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
 import numpy as np
 
@@ -38,8 +38,7 @@ class Facts:
         return random.Random(f"{self.seed}-{step}-{tag}-{key}")
 
 
-@dataclass(frozen=True)
-class Summary:
+class Summary(NamedTuple):
     """A stored trajectory without its tokens. `(question, serial)` names it."""
 
     question: str  # question id
@@ -56,8 +55,7 @@ class Summary:
     entropy_peak: float  # mean entropy of its top 20 % tokens, NaN if never measured
 
 
-@dataclass(frozen=True)
-class Trajectory:
+class Trajectory(NamedTuple):
     """A stored trajectory with its tokens."""
 
     summary: Summary
@@ -104,6 +102,12 @@ class Group:
     def homogeneous(self) -> bool:
         """All right or all wrong, by correctness (never by the spread of the total reward)."""
         return bool(self.correct.all() or not self.correct.any())
+
+    @property
+    def shaped(self) -> bool:
+        """Whether components gave its rows different rewards (beyond the rounding of float32 sums)."""
+        gained = self.rewards - self.task_rewards
+        return bool(len(gained) and np.ptp(gained) > 1e-6 * (1 + np.abs(self.rewards).max()))
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,6 @@ Every rank knows the name, length and step of all that is stored (`history_index
 trajectories whatever the number of ranks.
 """
 
-import dataclasses
 import hashlib
 import math
 import sys
@@ -57,9 +56,7 @@ class TrajectoryHistory:
             question = sys.intern(trajectory.summary.question)  # one text for all its rows
             serial = self._index.next.get(question, 0)
             self._index.next[question] = serial + 1
-            summary = Summary(**{**vars(trajectory.summary), "serial": serial})
-            ids, logprobs = trajectory.completion_ids, trajectory.logprobs
-            self._add(Trajectory(summary, ids, logprobs, trajectory.prefix))
+            self._add(trajectory._replace(summary=trajectory.summary._replace(question=question, serial=serial)))
             if len(self._index.serials(question)) > self.bounds.per_question:
                 self._drop(question)
         self._expire(step)
@@ -112,7 +109,7 @@ class TrajectoryHistory:
             "completion_ids": np.concatenate([t.completion_ids for t in items] or empty_ids),
             "logprobs": np.concatenate([t.logprobs for t in items] or empty_logprobs),
         }
-        rows = [[*dataclasses.astuple(t.summary), t.prefix, place] for place, t in places]
+        rows = [[*t.summary, t.prefix, place] for place, t in places]
         numbers = {q: n for q, n in self._index.next.items() if owner(q, self.ranks) == self.rank}
         return arrays, {"rows": _nan_to_none(rows), "next": numbers}
 
@@ -159,8 +156,8 @@ class HistoryView:
 
 
 def _trajectory_digest(trajectory: Trajectory) -> str:
-    summary = dataclasses.replace(trajectory.summary, entropy_mean=math.nan, entropy_peak=math.nan)
-    text = repr(dataclasses.astuple(summary)).encode()
+    summary = trajectory.summary._replace(entropy_mean=math.nan, entropy_peak=math.nan)
+    text = repr(tuple(summary)).encode()
     tokens = trajectory.completion_ids.astype(np.int32).tobytes()
     return hashlib.sha256(text + tokens + str(trajectory.prefix).encode()).hexdigest()
 

@@ -297,10 +297,7 @@ class Moments:
         if not probing:
             return
         layout = rollout.layout
-        local = [np.asarray(ids, np.int32) for ids in rollout.completion_ids]
-        known = dict(trl_adapter.gather_list([(layout.first + row, ids) for row, ids in enumerate(local)]))
-        for group in rollout.groups:
-            group.completion_ids = [known[row] for row in group.rows]
+        self._share_ids(rollout)
         for component in probing:
             wanted = {row: list(positions) for row, positions in component.probe(rollout.groups).items() if positions}
             mine = [place_ for row in wanted if (place_ := layout.local(row)) is not None]
@@ -355,22 +352,28 @@ class Moments:
                     rollout.logprobs[local] = rollout.entropies[local] = np.full(length, np.nan, np.float32)
 
     @staticmethod
-    def _share_tokens(rollout: Rollout) -> None:
-        first = rollout.layout.first
+    def _share_ids(rollout: Rollout) -> None:
+        """Every row's tokens to the groups of all ranks, once per batch."""
+        if rollout.shared:
+            return
+        known = trl_adapter.gather_list([np.array(ids, np.int32) for ids in rollout.completion_ids])
+        for group in rollout.groups:
+            group.completion_ids = known[group.rows.start : group.rows.stop]
+        rollout.shared = True
+
+    def _share_tokens(self, rollout: Rollout) -> None:
+        self._share_ids(rollout)
         local = [
             (
-                first + row,
-                np.asarray(ids, np.int32),
                 rollout.logprobs[row].astype(np.float32),  # a copy: stored, a view would keep its whole padded batch
                 rollout.entropies[row].astype(np.float32, copy=False),
             )
-            for row, ids in enumerate(rollout.completion_ids)
+            for row in range(rollout.layout.local_rows)
         ]
-        known = {row: rest for row, *rest in trl_adapter.gather_list(local)}
+        known = trl_adapter.gather_list(local)
         for group in rollout.groups:
-            group.completion_ids = [known[row][0] for row in group.rows]
-            group.logprobs = [known[row][1] for row in group.rows]
-            group.entropies = [known[row][2] for row in group.rows]
+            rows = known[group.rows.start : group.rows.stop]
+            group.logprobs, group.entropies = [pair[0] for pair in rows], [pair[1] for pair in rows]
 
     def state(self) -> dict[str, Any]:
         """For the checkpoint; equal on all ranks, the history apart."""

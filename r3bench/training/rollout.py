@@ -79,6 +79,7 @@ class Rollout:
     scored: bool = False  # it came and brought log-probs and entropies of every row; else the loss forward will
     uneven: bool = False  # on some rank a rewritten prompt is far longer than the data set's
     resampled: bool = False  # further rounds were sampled, so TRL's logs no longer end with this batch
+    shared: bool = False  # every rank's groups hold the tokens of all rows
     started: int = 0  # TRL's micro-step at which the batch was sampled
 
     @property
