@@ -28,6 +28,7 @@ from r3bench.sweep.strategy import Strategy, check_launch, rank_environment
 from r3bench.sweep.worker import finished, lead, run_cell
 
 SAVING = 600  # seconds the ranks get to finish the batch and save after a signal; then they are killed
+AGAIN = "the same command goes on from the newest checkpoint"
 
 
 @dataclass(frozen=True)
@@ -66,7 +67,7 @@ def launch(recipe: Recipe, directory: Path, world: World, *, quiet: bool = False
     with tempfile.TemporaryDirectory(prefix="r3bench-") as folder:
         job = {"recipe": resolved(recipe), "directory": str(directory.absolute()), "quiet": quiet, "probe": probe}
         write_json(Path(folder, "job.json"), job)
-        failures = _run_ranks(run_id(recipe), world, folder, split_devices(recipe.trainer, world.gpus))
+        failures = _run_ranks(directory, run_id(recipe), world, folder, split_devices(recipe.trainer, world.gpus))
         replies = {int(path.stem.split("-")[1]): read_json(path) for path in Path(folder).glob("rank-*.json")}
         if failures or any("failure" in reply for reply in replies.values()):
             raise _error(directory, failures, replies)
@@ -75,12 +76,14 @@ def launch(recipe: Recipe, directory: Path, world: World, *, quiet: bool = False
     return read_record(paths) if paths.record.exists() else None
 
 
-def _run_ranks(name: str, world: World, folder: str, devices: Mapping[str, str]) -> dict[int, int]:
-    """Run the ranks of this node; rank -> exit code (minus the signal) of those that failed."""
+def _run_ranks(directory: Path, name: str, world: World, folder: str, devices: Mapping[str, str]) -> dict[int, int]:
+    """Run the ranks of this node; rank -> exit code (minus the signal) of those that failed, the first one first."""
     from torch.distributed.elastic.multiprocessing.api import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.elastic.rendezvous import RendezvousError
     from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+    from r3bench.sweep.agent import NodeLost, installed
 
     alone = world.nodes == 1
     config = LaunchConfig(
@@ -94,11 +97,16 @@ def _run_ranks(name: str, world: World, folder: str, devices: Mapping[str, str])
         max_restarts=0,
         shutdown_timeout=SAVING,
     )
-    with _environment({**rank_environment(world.strategy), **devices}), _silent():
+    with _environment({**rank_environment(world.strategy), **devices}), _silent(), installed():
         try:
             elastic_launch(config, sys.executable)("-m", "r3bench.sweep.launch", folder)
         except ChildFailedError as error:
             return {rank: failure.exitcode for rank, failure in error.failures.items()}
+        except NodeLost as error:
+            raise R3BenchError(
+                f"{directory}: another node of the run failed or has gone (its own message says more), and the ranks "
+                f"here were ended; {AGAIN}"
+            ) from error
         except RendezvousError as error:
             raise R3BenchError(
                 f"the nodes didn't find each other at {world.master} (the same command on all {world.nodes}, one of "
@@ -138,34 +146,41 @@ def _silent() -> Iterator[None]:
 
 
 def _error(directory: Path, failures: Mapping[int, int], replies: Mapping[int, Mapping[str, Any]]) -> R3BenchError:
-    """What to tell the user: a rank's own message, else which rank was killed, else the first thing that broke.
+    """What to tell the user: a rank's message meant for them, else what happened first.
 
-    When a rank goes, the others fail too (their connection closes), so theirs is never the cause.
+    When a rank goes, the others fail too (their connection closes, or they are killed), so theirs is never the cause.
+
+    Args:
+        directory: run directory.
+        failures: rank -> exit code, minus the signal; the rank that was seen to end first comes first.
+        replies: rank -> what it said.
     """
-    again = "the same command goes on from the newest checkpoint"
     said = {rank: reply["failure"] for rank, reply in replies.items() if "failure" in reply}
     own = [failure for _, failure in sorted(said.items()) if failure["exit_code"] is not None]
-    killed = {rank: -code for rank, code in failures.items() if code < 0}
     if own:
         error = R3BenchError(own[0]["message"])
         error.exit_code = own[0]["exit_code"]
         return error
-    if killed:
-        rank, number = min(killed.items(), key=lambda item: (item[1] == signal.SIGTERM, item[0]))  # the agent's own
-        hint = " (the system does that when memory runs out)" if number == signal.SIGKILL else ""
-        return R3BenchError(
-            f"{directory}: rank {rank} was killed by {signal.Signals(number).name}{hint}, "
-            f"the others were ended; {again}"
-        )
-    if said:
-        rank, failure = min(said.items(), key=lambda item: item[1]["time"])
+    first = next(iter(failures), None)
+    if first is not None and failures[first] < 0:  # nobody had been ended by the agent then
+        return _killed(directory, first, -failures[first])
+    broke = {rank: failure for rank, failure in said.items() if failure["kind"] != "preempted"} or said
+    if broke:
+        rank, failure = min(broke.items(), key=lambda item: item[1]["time"])
         if failure["kind"] != "out_of_memory":
             print(failure["detail"], file=sys.stderr)
         return R3BenchError(f"{directory}: rank {rank} failed: {failure['message']}")
-    if failures:
-        rank, code = min(failures.items())
-        return R3BenchError(f"{directory}: rank {rank} ended with exit code {code}, the others were ended; {again}")
-    return R3BenchError(f"{directory}: ended by a signal; {again}")
+    if first is not None:
+        return R3BenchError(
+            f"{directory}: rank {first} ended with exit code {failures[first]}, the others were ended; {AGAIN}"
+        )
+    return R3BenchError(f"{directory}: ended by a signal; {AGAIN}")
+
+
+def _killed(directory: Path, rank: int, number: int) -> R3BenchError:
+    hint = " (the system does that when memory runs out)" if number == signal.SIGKILL else ""
+    name = signal.Signals(number).name
+    return R3BenchError(f"{directory}: rank {rank} was killed by {name}{hint}, the others were ended; {AGAIN}")
 
 
 def main(folder: str) -> int:
