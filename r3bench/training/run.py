@@ -84,6 +84,32 @@ def _check_questions(count: int, arguments: R3Config) -> None:
             f"data: {count} questions, expected at least {need}: a batch of {arguments.generation_batch_size} rows has "
             f"{need} groups of {arguments.num_generations}, and TRL trains on whole batches only"
         )
+    save = arguments.save_steps
+    if arguments.save_strategy == "steps" and save >= 1 and not closed_at(int(save), count, arguments):
+        limit = int(save) + _updates(count, arguments)[1] * _steps_per_batch(arguments)
+        fitting = [n for n in range(1, limit + 1) if n % _steps_per_batch(arguments) == 0]
+        nearest = min((n for n in fitting if closed_at(n, count, arguments)), key=lambda n: (abs(n - save), n))
+        raise ConfigError(
+            f"trainer.save_steps: got {save:g}, but epochs of {count} questions end within an update, so some "
+            f"checkpoints would cut a sampled batch in two and couldn't be resumed exactly; nearest: {nearest}"
+        )
+
+
+def _updates(questions: int, arguments: R3Config) -> tuple[int, int]:
+    """Micro-steps and updates of an epoch; its last update takes what is left."""
+    groups = int(arguments.generation_batch_size or 1) // int(arguments.num_generations or 1)
+    micro_steps = questions // groups * int(arguments.steps_per_generation or 1) * arguments.num_iterations
+    return micro_steps, math.ceil(micro_steps / arguments.gradient_accumulation_steps)
+
+
+def closed_at(save: int, questions: int, arguments: R3Config) -> bool:
+    """Whether a sampled batch ends with every `save`-th update."""
+    window = int(arguments.steps_per_generation or 1) * arguments.num_iterations
+    micro_steps, updates = _updates(questions, arguments)
+    ends = (min(u * arguments.gradient_accumulation_steps, micro_steps) for u in range(1, updates + 1))
+    closed = [end % window == 0 for end in ends]
+    meets = math.gcd(save, updates)  # the updates of an epoch that are a multiple of `save` in some epoch
+    return all(closed[meets - 1 :: meets])
 
 
 def training_arguments(recipe: Recipe, paths: RunPaths) -> R3Config:
@@ -105,6 +131,10 @@ def training_arguments(recipe: Recipe, paths: RunPaths) -> R3Config:
     }  # fmt: skip
     if cpu and recipe.trainer.get("fp16"):
         raise ConfigError("trainer.fp16: got True, but there is no GPU here, and on a CPU it would be left out")
+    if recipe.trainer.get("save_only_model"):
+        raise ConfigError(
+            "trainer.save_only_model: got True, but a run goes on from its checkpoints, and can't without the optimizer"
+        )
     check_trackers(values)
     try:
         arguments = R3Config(**values)
@@ -114,10 +144,14 @@ def training_arguments(recipe: Recipe, paths: RunPaths) -> R3Config:
     return arguments
 
 
-def _check_save_steps(arguments: R3Config) -> None:
+def _steps_per_batch(arguments: R3Config) -> int:
+    """Updates until one ends together with a sampled batch, within an epoch."""
     window = int(arguments.steps_per_generation or 1) * arguments.num_iterations
-    # updates until one ends together with a sampled batch
-    steps = window // math.gcd(window, arguments.gradient_accumulation_steps)
+    return window // math.gcd(window, arguments.gradient_accumulation_steps)
+
+
+def _check_save_steps(arguments: R3Config) -> None:
+    steps = _steps_per_batch(arguments)
     save = arguments.save_steps  # below 1: a share of the run, which ends anywhere
     if arguments.save_strategy == "steps" and (save % steps if save >= 1 else steps > 1):
         close = max(1, round(save / steps)) * steps

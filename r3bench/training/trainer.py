@@ -6,6 +6,7 @@ a moment is for stands in `component.py`; who calls it when, in `moments.py`; wh
 """
 
 import math
+import warnings
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -335,6 +336,8 @@ class R3Trainer(GRPOTrainer):
             self.args.save_total_limit = limit
         output = Path(self._get_output_dir(trial=trial))
         folder = output / f"checkpoint-{self.state.global_step}"
+        if trl_adapter.window_is_open(self) and self.state.global_step < self.state.max_steps:
+            warnings.warn(f"{folder} lies inside a sampled batch: resumed from it, training samples anew", stacklevel=2)
         assert self.moments is not None
         state = {"generated_tokens": self.generated_tokens, **self.moments.state()}
         checkpoint.save_state(folder, state, self.history.state(), self.accelerator)

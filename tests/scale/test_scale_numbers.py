@@ -18,7 +18,7 @@ from r3bench.errors import ConfigError, R3BenchError
 from r3bench.records import RunPaths
 from r3bench.sweep.launch import World, launch
 from r3bench.sweep.strategy import check_launch, check_numbers
-from r3bench.training.run import training_arguments
+from r3bench.training.run import closed_at, training_arguments
 
 SMALL = st.integers(1, 12)
 NUMBERS = st.fixed_dictionaries(
@@ -225,6 +225,51 @@ def test_checkpoints_fall_on_the_end_of_a_sampled_batch(
         else:
             with pytest.raises(ConfigError, match=f"save_steps: got {save}, expected a multiple of {ends[0]}:"):
                 training_arguments(load_recipe("quickstart", changes), RunPaths(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("sampled", "update", "iterations", "batches"),
+    [(3, 2, 1, 1), (3, 2, 1, 2), (3, 4, 2, 5), (5, 4, 1, 3), (2, 4, 1, 1), (1, 6, 1, 4), (4, 4, 3, 1)],
+)
+def test_checkpoints_where_epochs_end_within_an_update(
+    tmp_path: Path, sampled: int, update: int, iterations: int, batches: int
+) -> None:
+    """transformers makes an epoch's last update of what is left of it; micro-step by micro-step over ten epochs."""
+    changes = (
+        f"steps_per_generation={sampled}",
+        f"gradient_accumulation_steps={update}",
+        f"num_iterations={iterations}",
+    )
+    recipe = load_recipe("quickstart", [*(f"trainer.{change}" for change in changes), "trainer.save_strategy=no"])
+    arguments = training_arguments(recipe, RunPaths(tmp_path))
+    questions = batches * arguments.generation_batch_size // arguments.num_generations
+    closed, done = [], 0
+    for _ in range(10):
+        for step in range(1, batches * sampled * iterations + 1):
+            done += 1
+            if step % update == 0 or step == batches * sampled * iterations:
+                closed.append(done % (sampled * iterations) == 0)
+    for save in range(1, 13):
+        assert closed_at(save, questions, arguments) == all(closed[save - 1 :: save]), save
+
+
+def test_a_checkpoint_within_a_batch_is_refused_once_the_questions_are_known(r3bench: Callable[..., Result]) -> None:
+    batches = ("trainer.per_device_train_batch_size=8", "trainer.steps_per_generation=3", "data.limit=3")
+    settings = (*batches, "trainer.gradient_accumulation_steps=2", "trainer.save_steps=3", "--quiet")
+    found = r3bench("train", "quickstart", *settings)
+    assert (found.exit_code, found.stderr.splitlines()[-1]) == (
+        2,
+        "r3bench: trainer.save_steps: got 3, but epochs of 3 questions end within an update, so some checkpoints "
+        "would cut a sampled batch in two and couldn't be resumed exactly; nearest: 6",
+    )
+
+
+def test_checkpoints_without_the_optimizer_are_refused(r3bench: Callable[..., Result]) -> None:
+    found = r3bench("train", "quickstart", "trainer.save_only_model=true", "--quiet")
+    assert found.stderr.splitlines()[-1] == (
+        "r3bench: trainer.save_only_model: got True, but a run goes on from its checkpoints, and can't without the "
+        "optimizer"
+    )
 
 
 @pytest.mark.parametrize(("save", "fits"), [(24, True), (25, False), (0.5, False)])
