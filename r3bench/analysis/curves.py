@@ -51,7 +51,7 @@ class Matched:
     reached: int  # runs that got to the baseline's peak
     runs: int
     to_peak: float | None  # mean over the runs that reached it
-    to_peak_low: float | None
+    to_peak_low: float | None  # interval over seeds; None unless every run reached it
     to_peak_high: float | None
 
 
@@ -196,8 +196,9 @@ def matched(
                 reached=len(times),
                 runs=len(runs),
                 to_peak=_known(mean[0]),
-                to_peak_low=_known(np.maximum(mean[0] - half[0], 0.0)),
-                to_peak_high=_known(mean[0] + half[0]),
+                # the others would have come later, nobody knows when: an interval of these alone is of the quick ones
+                to_peak_low=_known(np.maximum(mean[0] - half[0], 0.0)) if len(times) == len(runs) else None,
+                to_peak_high=_known(mean[0] + half[0]) if len(times) == len(runs) else None,
             )
         )
     return found, budget

@@ -15,7 +15,7 @@ from r3bench.analysis.cells import CellRow
 from r3bench.analysis.curves import Axis, RunCurve, band
 from r3bench.analysis.effects import Effect
 from r3bench.analysis.render import plain
-from r3bench.files import replacing
+from r3bench.files import write_bytes
 
 INK = "#010203"  # stands for the page's text colour in SVG, so that figures follow light and dark
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7f7f7f")  # Okabe and Ito
@@ -65,8 +65,9 @@ class Picture:
             figure = self.draw()
             for path in paths:
                 stamp = {"CreationDate": None} if path.suffix == ".pdf" else {"Software": None}
-                with replacing(path) as temporary:
-                    figure.savefig(temporary, format=path.suffix[1:], dpi=150, bbox_inches="tight", metadata=stamp)
+                drawn = io.BytesIO()  # on a full disk matplotlib's writers fail with errors of their own
+                figure.savefig(drawn, format=path.suffix[1:], dpi=150, bbox_inches="tight", metadata=stamp)
+                write_bytes(path, drawn.getvalue())
         return paths
 
 

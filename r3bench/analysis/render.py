@@ -47,13 +47,23 @@ def plain(text: str, longest: int = LONGEST) -> str:
     return kept if len(kept) <= longest else kept[: longest - 1] + "…"
 
 
+# what opens a heading, quote, list, code fence, rule or reference at the start of a note
+BLOCK = re.compile(r"^(\d{0,9})([#>+=:.)-])(?=\s|#|>|=|-|$)")
+OPENED = r"\1\\\2"
+
+
+def _unlinked(match: re.Match[str]) -> str:
+    """A scheme, `www` or `@` that GitHub would make a link of by itself: its first character as an entity."""
+    return f"&#{ord(match[0][0])};{match[0][1:]}"
+
+
 def to_markdown(table: Table) -> str:
     """GitHub-flavoured Markdown."""
 
     def cell(text: str, strong: bool = False, longest: int = LONGEST) -> str:
-        text = re.sub(r"([\\|`*\[\]~]|[<>](?! )|(?<![a-z0-9])_|_(?![a-z0-9]))", r"\\\1", plain(text, longest)).replace(
-            "&", "&amp;"
-        )
+        text = plain(text, longest).strip()
+        text = re.sub(r"([\\|`*\[\]~$]|[<>](?! )|(?<![a-z0-9])_|_(?![a-z0-9]))", r"\\\1", text).replace("&", "&amp;")
+        text = re.sub(r"(?i)\b(https?|ftp|mailto|xmpp)(?=:)|\bwww(?=\.)|(?<=\w)@(?=[\w-]+\.\w)", _unlinked, text)
         return f"**{text}**" if strong else text
 
     lines = [f"### {cell(table.title)}", ""]
@@ -61,7 +71,7 @@ def to_markdown(table: Table) -> str:
     lines.append("|" + "|".join("---:" if c.align == "right" else ":---" for c in table.columns) + "|")
     lines += ["| " + " | ".join(cell(e.text, e.strong) for e in row) + " |" for row in table.rows]
     if table.notes:
-        lines += ["", *(f"- {cell(note, longest=LONGEST_NOTE)}" for note in table.notes)]
+        lines += ["", *(f"- {BLOCK.sub(OPENED, cell(note, longest=LONGEST_NOTE))}" for note in table.notes)]
     return "\n".join(lines) + "\n"
 
 

@@ -37,15 +37,16 @@ def paired(a: np.ndarray, b: np.ndarray, confidence: float = 0.95) -> dict[str, 
     """The paired comparison of per-question accuracies `a` and `b`, both (questions,).
 
     Returns:
-        `a`, `b` (means), `difference` (a - b), `low`, `high` (t interval over questions; None for one question), `p`
-        (`sign_flip_p`), and how many questions are `better`, `worse` and `equal` in a.
+        `a`, `b` (means), `difference` (a - b), `low`, `high` (t interval over questions; None for one question, and
+        where all differ alike or not at all, which says nothing of how other questions vary), `p` (`sign_flip_p`), and
+        how many questions are `better`, `worse` and `equal` in a.
     """
     from scipy import stats
 
     d = a - b
     mean, n = float(d.mean()), len(d)
     low = high = None
-    if n > 1:
+    if n > 1 and np.ptp(d) > 0:
         half = float(stats.t.ppf((1 + confidence) / 2, n - 1) * d.std(ddof=1) / np.sqrt(n))
         low, high = mean - half, mean + half
     return {

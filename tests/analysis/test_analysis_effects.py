@@ -234,6 +234,6 @@ def test_runs_that_all_answer_alike_have_no_effect_and_say_so():
     changed[3, 2] += 1
     benchmarks["a"] = dataclasses.replace(benchmarks["a"], correct=changed)
     found, notes = effects(Results("t", factors, tuple(runs), benchmarks, Declared()), draws=0)
-    assert any(e.like_these.se for e in found) and [
-        n.partition(":")[0] for n in notes if "changed nothing" in n
-    ] == ["b"]
+    assert any(e.like_these.se for e in found) and [n.partition(":")[0] for n in notes if "changed nothing" in n] == [
+        "b"
+    ]

@@ -200,6 +200,12 @@ def test_curves_are_matched_on_generated_tokens(study):
     first = [c.tokens[np.argmax(c.accuracy >= level)] for c in curves["replay"]]
     assert replay.reached == 3 and abs(replay.to_peak - np.mean(first)) <= 1700
     assert replay.to_peak_low < replay.to_peak < replay.to_peak_high
+    slow, *others = curves["replay"]
+    slow = replace(slow, accuracy=np.minimum(slow.accuracy, level / 2))
+    (replay,) = (
+        m for m in matched({**curves, "replay": [slow, *others]}, "tokens", "all off")[0] if m.label == "replay"
+    )
+    assert (replay.reached, replay.to_peak_low, replay.to_peak_high) == (2, None, None)  # one may still have come
 
 
 def test_logs_as_trl_writes_them_are_scaled_to_generated_tokens():
@@ -264,3 +270,19 @@ def test_pooled_numbers_of_processes_are_told_in_the_tables(tmp_path):
     assert note.endswith(f"; 4: 1 runs ({target.run})")
     shown = set(study_tables(told)[0].notes)
     assert {note, f"{target.run}: went on from checkpoint-2 of 2 processes on 4"} <= shown
+
+
+def test_a_full_disk_under_the_figures_is_an_error_of_the_disk(study, tmp_path, monkeypatch):
+    """matplotlib's PDF writer fails with an AttributeError when its file can't grow."""
+    import resource
+
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    picture = report_pictures(study)[0]
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2_000, before[1]))
+    try:
+        with pytest.raises(OSError) as caught:
+            picture.save(tmp_path / "figures")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert caught.value.filename == str(tmp_path / "figures" / f"{picture.name}.pdf")
+    assert not list((tmp_path / "figures").iterdir())

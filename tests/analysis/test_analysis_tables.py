@@ -239,6 +239,29 @@ def test_hostile_text_is_text_everywhere():
     assert latex_text("R³ é ☃") == "R3 e ?"
 
 
+@pytest.mark.parametrize(
+    "text",
+    ["# big", "> quoted", "- item", "1. item", "2) item", "+ item", "=====", "https://evil.example", "www.evil.example",
+     "a@evil.example", "[a](b)", "![a](b)", "<b>x</b>", "<https://a.b>", "&lt;", "`x`", "**x**", "_x_", "~~x~~",
+     "a | b", "$x^2$", "$$x$$", "\\", "<!-- x", "| - |"],
+)  # fmt: skip
+def test_hostile_markdown_is_text(text):
+    """By a parser of CommonMark with GitHub's tables: nothing but text, which reads as what was given."""
+    parser = pytest.importorskip("markdown_it").MarkdownIt("gfm-like", {"linkify": False})
+    shown = to_markdown(Table(text, [Column(text, "left")], [[Entry(text)]], [text]))
+    blocks = [t for t in parser.parse(shown) if t.type != "inline"]
+    kinds = ["heading", "table", "thead", "tr", "th", "tbody", "tr", "td", "bullet_list", "list_item", "paragraph"]
+    assert [t.type.removesuffix("_open") for t in blocks if t.nesting == 1] == kinds
+    assert not [t for t in blocks if t.nesting == 0]
+    inlines = [t for t in parser.parse(shown) if t.type == "inline"]
+    assert len(inlines) == 4
+    for inline in inlines:
+        assert {t.type for t in inline.children} <= {"text", "text_special"}
+        assert "".join(t.content for t in inline.children) == text
+    for name in ("http", "www.", "a@", "$x"):  # what GitHub makes of bare text: links, formulas
+        assert name not in shown.replace("\\$", "")
+
+
 def test_latex_compiles(study, tmp_path):
     if shutil.which("pdflatex") is None:
         pytest.skip("no pdflatex")

@@ -200,6 +200,7 @@ def test_the_paired_interval_is_scipys():
     assert got["better"] + got["worse"] + got["equal"] == 40
     assert got["difference"] == pytest.approx(a.mean() - b.mean())
     assert paired(a, a)["p"] == 1.0
+    assert paired(a, a)["low"] is None  # no question differs: nothing tells how far others might
 
 
 def test_false_positives_stay_at_the_level():

@@ -1,0 +1,122 @@
+"""What the audit found and what was put right, in small; `python tests/analysis/audit.py` is the whole of it."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+from audit import REGIMES, Regime, audit
+
+from r3bench.analysis.declared import Declared
+from r3bench.analysis.effects import effects, equivalence, interval
+from r3bench.analysis.power import VarianceAssumptions, detectable_verdict
+from r3bench.analysis.results import Results, Run, Scores
+from r3bench.analysis.shares import share_interval
+
+
+def test_the_accuracy_of_a_cell_that_solves_little():
+    """Estimate +- t x SE covered 78 % here."""
+    found = audit(REGIMES["2 % right, 4 answers"], 60)
+    assert found["cell"] > 0.91 and found["these cell"] > 0.92, found
+
+
+def test_a_share_of_independent_answers_has_the_exact_binomial_interval():
+    stats = pytest.importorskip("scipy.stats")
+    for right, count in ((0, 30), (1, 30), (7, 50), (50, 50)):
+        p = right / count
+        exact = stats.binomtest(right, count).proportion_ci(0.95, method="exact")
+        found = share_interval(p, p * (1 - p) / count, 1e9, 0.95, count)
+        assert (found.low, found.high) == pytest.approx((exact.low, exact.high), abs=1e-6)
+    few = share_interval(0.2, 0.01, 3.0, 0.95, 30)
+    many = share_interval(0.2, 0.01, 100.0, 0.95, 30)
+    assert few.low < many.low < 0.2 < many.high < few.high and few.se == pytest.approx(0.1)
+    assert (
+        share_interval(0.2, np.nan, 3.0, 0.95, 30).low is None and share_interval(0.2, 0.01, 0.0, 0.95, 30).low is None
+    )
+
+
+def test_answers_that_are_all_alike_are_no_proof_of_no_effect():
+    """30 questions that nobody solved: the effect, 2.3 points, was called negligible with p = 0."""
+    found = audit(REGIMES["2 % right, the same, 1 answer"], 250)
+    assert found["wrong negligible"] < 0.02 < found["no interval"], found
+    one = interval(np.zeros(1), np.zeros(1), 9.0, 0.95)[0]
+    assert (one.se, one.low, one.p) == (None, None, None)
+    assert np.isnan(equivalence(np.zeros(1), np.zeros(1), 9.0, 0.01)[0])
+
+
+def test_bootstrap_limits_hold_over_few_degrees_of_freedom():
+    """Four of them; plain percentiles covered 88 %."""
+    found = audit(REGIMES["2^2 x 2, 500 x 4, noisy training"], 200, draws=200)
+    assert all(found[f"bootstrap {kind}"] > 0.92 for kind in ("main", "interaction", "add_one")), found
+
+
+@pytest.mark.parametrize("name", ["seeds 1 to 5", "4 of 16 cells missing", "macro average of 30 and 500"])
+def test_unequal_and_partial_grids(name):
+    found = audit(REGIMES[name], 120)
+    for key in ("main", "interaction", "cell", "gain"):
+        assert 0.92 < found[key] < 0.98, (key, found)
+    assert found["best"] > 0.92 and found["wrong verdict"] < 0.11 and found["wrong secondary"] < 0.11, found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", REGIMES)
+def test_the_regimes_of_the_documentation(name):
+    """No worse than docs/statistics.md says, with two Monte-Carlo standard errors of room."""
+    found = audit(REGIMES[name], 300)
+    rough = name.startswith("3 x the noise") or "2 % right" in name or name == "8 % right"
+    for key in ("main", "interaction", "cell", "gain", "best"):
+        assert found.get(key, 1.0) > (0.87 if rough else 0.92), (key, found)
+    if not rough:
+        assert found["wrong verdict"] < 0.08 and found.get("wrong negligible", 0.0) < 0.07, found
+
+
+def realised(seeds: int, questions: int, samples: int, assumed: VarianceAssumptions, effect: float) -> float:
+    """Share of 2^4 grids, drawn from the assumptions themselves, in which the first factor is called up."""
+    rng = np.random.default_rng(0)
+    codes = np.array([[(cell >> f & 1) - 0.5 for f in range(4)] for cell in range(16)]).repeat(seeds, axis=0)
+    names = [dict(zip("abcd", ("on" if c > 0 else "off" for c in row), strict=True)) for row in codes]
+    spread = np.sqrt(0.25 - assumed.within_question - assumed.run_question_sd**2 - assumed.run_sd**2)
+    difficulty = 0.5 + spread * np.where(np.arange(questions) % 2, 1, -1)
+    factors = dict.fromkeys("abcd", ("off", "on"))
+    ids, hits, count = tuple(f"{i:04d}" for i in range(questions)), 0, 300
+    for _ in range(count):
+        varying = rng.normal(0, assumed.question_effect_sd, (4, questions)) + np.array([effect, 0, 0, 0])[:, None]
+        p = difficulty + codes @ varying + rng.normal(0, assumed.run_sd, (len(codes), 1))
+        p = np.clip(p + rng.normal(0, assumed.run_question_sd, (len(codes), questions)), 0, 1)
+        correct = rng.binomial(samples, p)
+        scores = Scores(ids, np.full(correct.shape, samples), correct)
+        runs = tuple(Run(f"r{i}", 0, levels) for i, levels in enumerate(names))
+        found = effects(Results("power", factors, runs, {"p": scores}, Declared()), draws=0)[0]
+        hits += next(e for e in found if e.kind == "main" and e.term == "a").verdict() == "up"
+    return hits / count
+
+
+@pytest.mark.parametrize(("seeds", "df"), [(1, 5), (3, 32)])
+def test_a_planned_verdict_is_reached_as_often_as_planned(seeds, df):
+    """With the planned size of one test at 5 % it was in half of the grids: verdicts are adjusted for four effects."""
+    assumed = VarianceAssumptions(run_sd=0.015, run_question_sd=0.06, within_question=0.2, question_effect_sd=0.1)
+    size = detectable_verdict([(assumed, 40)], samples=16, seeds=seeds, weight=0.25, df=df, family=4)
+    assert 0.74 < realised(seeds, 40, 16, assumed, size) < 0.88
+
+
+def test_a_macro_average_needs_less_than_its_parts():
+    assumed = VarianceAssumptions()
+    one, two = (
+        detectable_verdict([(assumed, 30)] * n, samples=16, seeds=3, weight=0.25, df=32, family=4) for n in (1, 2)
+    )
+    exact = dataclasses.replace(assumed, run_sd=0.0)
+    alone, both = (
+        detectable_verdict([(exact, 30)] * n, samples=16, seeds=3, weight=0.25, df=32, family=4) for n in (1, 2)
+    )
+    assert one > two and both == pytest.approx(alone / 2**0.5)
+    assert two > one / 2**0.5  # a run is better or worse on both alike
+    assert detectable_verdict([(assumed, 1)], samples=16, seeds=3, weight=0.25, df=32, family=4) == float("inf")
+
+
+def test_the_audit_sees_intervals_that_are_too_short(monkeypatch):
+    from r3bench.analysis import effects as module
+
+    regime = Regime(factors=1, questions=(100,))
+    assert audit(regime, 80)["main"] > 0.9
+    original = module.t_quantile
+    monkeypatch.setattr(module, "t_quantile", lambda probability, df: original(probability, df) / 2)
+    assert audit(regime, 80)["main"] < 0.85
