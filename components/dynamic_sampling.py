@@ -8,6 +8,9 @@ until the batch is full of groups with contrast.
 | 0 < number of right answers < G | `keep` |
 | sample until full | `max_rounds` more rounds; what is dead after the last one is dropped from the update |
 
+A group that another component has mixed or given a reward of its own (`replay`, `ranking`) is sampled again like any
+dead one, but not dropped at the end: that would undo the other.
+
 Given by the paper: the criterion, on accuracy. Left open: a limit on the rounds. A dropped group has advantage 0; its
 tokens still count in a token-level loss average, so the update is smaller than DAPO's where the rounds do not suffice.
 """
@@ -53,7 +56,11 @@ class DynamicSampling(Component):
         return kept
 
     def rescale(self, step: Step, mixed: frozenset[int]) -> dict[int, float]:
-        dead = [g.index for g in step.groups if g.provenance == "fresh" and g.homogeneous and g.index not in mixed]
+        dead = [
+            group.index
+            for group in step.groups
+            if group.provenance == "fresh" and group.homogeneous and group.index not in mixed and not group.shaped
+        ]
         self.count("groups_dropped", len(dead))
         return dict.fromkeys(dead, 0.0)
 

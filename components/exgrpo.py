@@ -6,13 +6,13 @@ stored right answer, the one the policy was surest of.
 | paper | here |
 |---|---|
 | buckets by latest accuracy, p proportional to N(acc; 0.5, 1) | `centre`, `spread` |
-| questions solved every time are retired | always |
+| questions solved every time are retired | while their latest visit was all right; those never solved wait as well |
 | rho = 50 % of the batch | `share` |
 | lowest-entropy trajectory | mean token entropy |
 | one replayed row and G - 1 fresh ones | one random place gives way |
 | ratio to the past policy, shaped x / (x + 0.1), no clip | `weight: shaped` |
 | starts when the batch's success rate passes 0.35 | `start` |
-| no division by the deviation | the trainer's `scale_rewards: none` |
+| no division by the deviation | the trainer's `scale_rewards: none`, not set from here |
 
 Departures: entropies are those measured when a row was sampled, not under the current policy (that would cost a forward
 over every candidate); all G rows of a group are sampled and one gives way, so a replayed group costs as much as any.

@@ -44,7 +44,7 @@ from r3bench.errors import ConfigError
 from r3bench.training.component import Component, Facts, Group, Step
 
 Ties = Literal["average", "stable", "random"]
-Order = Literal["domination", "reversed", "random", "length"]
+Order = Literal["domination", "reversed", "shuffled", "random", "length"]
 
 # Entropies closer than this (nats) are equal: float32 sums differ by rounding.
 RESOLUTION = 1e-4
@@ -151,10 +151,15 @@ def rank_rewards(
 
 
 def rank_correlation(first: np.ndarray, second: np.ndarray) -> float:
-    """Spearman's correlation of two (N,) arrays with distinct values; 0 for fewer than two rows or NaN."""
-    if len(first) < 2 or np.isnan(first).any() or np.isnan(second).any():
-        return 0.0
-    ranks = [np.argsort(np.argsort(values)).astype(float) for values in (first, second)]
+    """Spearman's correlation of two (N,) arrays, ties at their mean rank; NaN unless both have different values."""
+    if len(first) < 2:
+        return math.nan
+    ranks = [
+        (values[:, None] > values).sum(axis=1) + 0.5 * (values[:, None] == values).sum(axis=1)
+        for values in (first, second)
+    ]
+    if any(not np.ptp(values) > 0 for values in ranks):
+        return math.nan
     return float(np.corrcoef(ranks[0], ranks[1])[0, 1])
 
 
@@ -168,7 +173,8 @@ class RankingConfig:
     scope: Literal["truncated", "failed", "truncated_anywhere"] = "truncated"
     # truncated rows of all-wrong groups (Algorithm 1); all their rows (abstract); truncated wrong rows of any group
     entropy_temperature: Literal["one", "sampling"] = "one"  # of H: the policy's own distribution, or the one sampled
-    order: Order = "domination"  # what is ranked; the others are controls (length: shorter is better)
+    order: Order = "domination"
+    # what is ranked; controls: the reverse, the very rewards at random rows, a whole ramp at random rows, shorter first
     when: Literal["always", "no_history"] = (
         "always"  # literal, or only where no correct answer to the question is stored
     )
@@ -193,7 +199,8 @@ class Ranking(Component):
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "literal": {"ties": "stable"},
         "failed": {"scope": "failed"},
-        "random": {"order": "random"},  # control: same ramp, random ranks
+        "shuffled": {"order": "shuffled"},  # control: as many groups with the very same rewards, at random rows
+        "random": {"order": "random"},  # control: the whole ramp at random rows, in every group
         "reversed": {"order": "reversed"},  # control: the dominated rows are rewarded
         "length": {"order": "length", "scope": "failed"},  # control: truncated rows all have the same length
     }
@@ -269,9 +276,13 @@ class Ranking(Component):
             scores = domination_scores(figures[:, 0], figures[:, 1])
             self.count("dominations", int(scores.sum()))
             self.count("groups_without_domination", int(not scores.any()))
-            self.measure("entropy_correlation", rank_correlation(figures[:, 0], figures[:, 1]))
+            correlation = rank_correlation(figures[:, 0], figures[:, 1])
+            if not math.isnan(correlation):
+                self.measure("entropy_correlation", correlation)
             if config.order == "reversed":
                 scores = -scores
+            elif config.order == "shuffled":
+                scores = np.array(rng.sample(scores.tolist(), len(scores)))
         return ramp(scores, max_reward=config.max_reward, ties=ties, rng=rng)
 
     def rescale(self, step: Step, mixed: frozenset[int]) -> dict[int, float]:
@@ -280,7 +291,7 @@ class Ranking(Component):
         unanchored = [
             group.index
             for group in step.groups
-            if group.index not in mixed and not group.correct.any() and np.ptp(group.rewards - group.task_rewards) > 0
+            if group.index not in mixed and not group.correct.any() and group.shaped
         ]
         self.count("groups_rescaled", len(unanchored))
         return dict.fromkeys(unanchored, self.config.unanchored_weight)

@@ -229,14 +229,24 @@ class Reflection(Component):
         ids = [int(token) for token in completion_ids]
         text = self.facts.decode(ids)
         if self.config.context == "answer":
-            return defuse(last_boxed(text) or "(none)")
+            return self._harmless(last_boxed(text) or "(none)")
         if self.config.context == "tail":
             thinking, tag, answer = text.rpartition("</think>")
             if tag:
                 text = self.facts.decode(self.facts.encode(thinking)[-self.config.budget :]) + answer
             else:
                 text = self.facts.decode(ids[-self.config.budget :])
-        return defuse(text)
+        return self._harmless(text)
+
+    def _harmless(self, text: str) -> str:
+        """`text` without what the tokenizer would read as a special token, whatever its spelling: <start_of_turn>."""
+        text = defuse(text)
+        for _ in range(8):  # taking one away may join another
+            read = self.facts.decode(self.facts.encode(text))
+            if "".join(read.split()) == "".join(text.split()):
+                break
+            text = defuse(read)
+        return text
 
     def _prompt(self, prompt: Any, attempt: str) -> Any:
         """The data set's prompt (text or messages) with its last user turn put into the template."""

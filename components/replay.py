@@ -53,7 +53,8 @@ class ReplayConfig:
     alpha_on: Literal["group_std", "replayed_rows"] = "group_std"  # Eq. 3 as printed, or damping of historic rows only
     eps: float = 1e-4  # lambda of Eq. 3
     deviation: Literal["sample", "population"] = "sample"  # of the group: divisor n - 1, as TRL's, or n
-    normalisation: Literal["mixed", "split", "fresh"] = "mixed"  # where mean and deviation come from
+    normalisation: Literal["mixed", "split", "fresh"] = "mixed"
+    # rows behind mean and deviation; 'split' (each part's own) has no gradient unless rewards within a part differ
     warmup: float = 1.0  # nothing is mixed before this many epochs or steps; 0: as soon as a question has history
     warmup_unit: Literal["epochs", "steps"] = "epochs"  # unit of `warmup`
     weight: Weight = "decoupled"  # off-policy weight of the historic rows; 'none' is the paper's text
@@ -161,6 +162,7 @@ class Replay(Component):
         self.count("groups_mixed")
         self.count("rows", len(historic))
         self.count("rows_correct", sum(row.correct for row in historic))
+        self.count("groups_with_gradient", int(np.any(own) or np.any(other)))
         self.count("age_steps", sum(step.step - row.step for row in historic))
         return Mixture(
             group=group.index,
@@ -173,4 +175,4 @@ class Replay(Component):
         )
 
     def acted(self, totals: Mapping[str, float]) -> bool:
-        return totals.get("replay/rows", 0) > 0
+        return totals.get("replay/groups_with_gradient", 0) > 0

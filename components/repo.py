@@ -56,7 +56,7 @@ def choose(stored: Sequence[Summary], k: int, pick: RepoPick, rng: random.Random
 class RepoConfig:
     """Settings of `repo`."""
 
-    rows: int = 8  # replayed rows per group
+    rows: int = 8  # replayed rows per group (pick 'all': the whole window)
     window: int = 16  # newest stored answers that may be drawn
     min_stored: int = 16  # nothing is replayed before this many are stored
     pick: RepoPick = "recent"  # which rows are taken

@@ -18,11 +18,13 @@ importance weights (ExGRPO, arXiv 2510.02245, section 2). The rest is a reading:
 
 Disclosed nowhere: thresholds, what counts as a state, buffer size, replay rate and schedule, whether only failures are
 replayed, the loss on prefix tokens. GRPO has no critic. `value_head` trains one; `monte_carlo` does without: a state is
-worth the success rate of its own continuations, and new states are tried out with `explore` of the draws. Say which was
-used. `random` is the control: values are drawn, so cuts and states are random. V(s_0) is the success rate of the
-question at its last visit without a prefix. A state drawn is scored by the critic of the day on the hidden state it had
-when it was stored. Advantages are those inside the group of continuations; rewards see the whole text. Not offered: PPO
-with a critic as the baseline, a table of returns as the value, groups pooled with the bare question's.
+worth the success rate of its own continuations (at 0 and 1 it goes, others are drawn alike), and new states are tried
+out with `explore` of the draws. Say which was used. `random` is the control: values are drawn, so cuts and states are
+random; it waits for no critic. V(s_0) is the success rate of the group the answer is from. A state drawn is scored by
+the critic of the day on the hidden state it had when it was stored; the better half of twice as many is taken. One of a
+canonical solution has none and is worth the success rate of its continuations. Advantages are those inside the group of
+continuations; rewards, a length bonus too, see the whole text. Not offered: PPO with a critic as the baseline, a table
+of returns as the value, groups pooled with the bare question's, a warm-up by steps, a reward on the rest alone.
 """
 
 import math

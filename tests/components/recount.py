@@ -97,7 +97,8 @@ class Recount(StepCheck):
                 self.count(f"{name}/rounds", len(self.rounds))
                 self.count(f"{name}/groups_seen", len(asked))
                 self.count(f"{name}/groups_dead", sum(map(self.unwanted, asked)))
-            self.count(f"{name}/groups_dropped", sum(map(self.unwanted, groups)))
+            dropped = [g for g in groups if self.unwanted(g) and not any(row.ranking for row in g.rows)]
+            self.count(f"{name}/groups_dropped", len(dropped))
 
     def ranking(self, groups, mixes):
         s = self.on["ranking"]
@@ -114,7 +115,7 @@ class Recount(StepCheck):
                 self.count("ranking/rows", len(wrong))
                 self.count("ranking/reward", sum(got))
                 self.count("ranking/groups_with_spread", max(got) > min(got))
-                if s.get("order", "domination") in ("domination", "reversed"):
+                if s.get("order", "domination") in ("domination", "reversed", "shuffled"):
                     p = s.get("peak_fraction", 0.2)
                     settled = by_context([row.ranked for row in wrong], [row.completion for row in wrong])
                     own = [h[row.given :] for h, row in zip(settled, wrong, strict=True)]
@@ -173,6 +174,10 @@ class Recount(StepCheck):
                 self.count("replay/groups_mixed")
                 self.count("replay/rows", len(mix[1]))
                 self.count("replay/rows_correct", sum(a.correct for a in mix[1]))
+                split = s.get("normalisation") == "split"
+                parts = [[a.task for a in mix[1]], group.totals]
+                uneven = any(len(set(part)) > 1 for part in (parts if split else [parts[0] + parts[1]]))
+                self.count("replay/groups_with_gradient", uneven)
                 for a in mix[1]:  # the same tokens may be stored at several steps
                     ages = [batch.step - other.step for other in mix[0].pool if other.completion == a.completion]
                     self.ages = (self.ages[0] + min(ages), self.ages[1] + max(ages))

@@ -7,6 +7,7 @@ import pytest
 import torch
 from component_tools import NAN  # noqa: F401  (puts tests/reference on the path)
 from recording import PADDING, bare_prompts, by_number, historic
+from reference_components import by_context, serr
 from reference_loss import Row, constants, loss, reported
 from reference_step import (
     Answer,
@@ -145,6 +146,11 @@ class StepCheck:
             n = len(places)
             ladder = [s.get("max_reward", 0.5) * k / (n - 1) for k in range(n)] if n > 1 else [0.0]
             np.testing.assert_allclose(sorted(got), ladder, atol=1e-6)
+        if s.get("order") == "shuffled":
+            settled = by_context([group.rows[p].ranked for p in places], [group.rows[p].completion for p in places])
+            r_max, ties = s.get("max_reward", 0.5), s.get("ties", "average")
+            real = serr([h[group.rows[0].given :] for h in settled], s.get("peak_fraction", 0.2), r_max, ties)
+            np.testing.assert_allclose(sorted(got), sorted(real), atol=1e-6)
         np.testing.assert_allclose(got, rewards, atol=1e-6)
         rest = [row.ranking for place, row in enumerate(group.rows) if place not in places]
         assert not any(rest), "a row out of scope got a ranking reward"

@@ -116,6 +116,10 @@ CASES = {
     "ranking, ties in row order": (ranked(ties="stable"), all_wrong, THREE, "ranked with spread"),
     "ranking, ties drawn": (ranked(ties="random"), all_wrong, THREE, "ranked with spread"),
     "ranking, random": (ranked(order="random"), all_wrong, THREE, "ranked with spread"),
+    "ranking, shuffled": (ranked(order="shuffled"), all_wrong, THREE, "ranked with spread"),
+    "ranking, and dead groups dropped": (
+        {**ranked(), "dynamic_sampling": {"max_rounds": 0}}, all_wrong, THREE, "ranked with spread",
+    ),
     "ranking, reversed": (ranked(order="reversed"), all_wrong, THREE, "ranked with spread"),
     "ranking, length": (
         ranked(order="length", scope="failed"), all_wrong, {"loss_type": "dr_grpo", **THREE}, "ranked with spread",

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from reference_components import by_context as reference_by_context
 from reference_components import dominated, peak_and_global, ramp, serr
 
-from r3bench.components.ranking import by_context, rank_rewards
+from r3bench.components.ranking import by_context, rank_correlation, rank_rewards
 from r3bench.config.load import parse_recipe
 from r3bench.errors import ConfigError
 
@@ -168,7 +168,7 @@ def test_all_rows_truncated_without_any_domination_changes_nothing_and_says_so()
     assert not component.acted(counts)
 
 
-@pytest.mark.parametrize("control", ["random", "reversed", "length"])
+@pytest.mark.parametrize("control", ["random", "reversed", "length", "shuffled"])
 def test_controls_differ_from_the_real_thing_and_keep_its_ramp(control):
     groups = [group(0, [0] * 4, truncated=[1] * 4, texts=["x" * n for n in (5, 9, 2, 7)])]
     real, _, _ = ranked({"peak_fraction": 0.1, "scope": "failed"}, groups, ENTROPIES)
@@ -179,8 +179,42 @@ def test_controls_differ_from_the_real_thing_and_keep_its_ramp(control):
         assert [fake[r] for r in range(4)] == pytest.approx([0.5 - real[r] for r in range(4)])
     if control == "length":
         assert [fake[r] for r in range(4)] == pytest.approx(ramp([-5, -9, -2, -7], 0.5, "average"))
-    if control != "reversed":
+    if control in ("random", "length"):
         assert wanted == []  # no forward is paid for
+
+
+def test_shuffling_deals_out_the_very_rewards():
+    """Two rows dominate two others: ties are kept, unlike in `random`; without any domination there is no spread."""
+    rows = [np.array([0.1, peak, low, low]) for peak, low in ((3.0, 0.1), (3.0, 0.1), (2.0, 1.5), (2.0, 1.5))]
+    groups, found = [group(0, [0] * 4, truncated=[1] * 4)], dict(enumerate(rows))
+    dealt = set()
+    for number in range(20):
+        rewards, _, component = ranked({"order": "shuffled"}, groups, found, number=number)
+        assert sorted(rewards.values()) == pytest.approx([0.25 / 3, 0.25 / 3, 1.25 / 3, 1.25 / 3])
+        assert component.take_counts()["ranking/dominations"] == 4
+        dealt.add(tuple(rewards.values()))
+    assert len(dealt) > 3
+    alike = {row: np.array([0.1, 2.0, 0.3]) for row in range(4)}
+    assert set(ranked({"order": "shuffled"}, groups, alike)[0].values()) == {0.25}
+
+
+@given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 4)), max_size=8))
+def test_the_correlation_is_spearmans(pairs):
+    from scipy.stats import spearmanr
+
+    first, second = (np.array([pair[i] for pair in pairs], float) for i in (0, 1))
+    got = rank_correlation(first, second)
+    if len(set(first)) < 2 or len(set(second)) < 2:
+        assert np.isnan(got)
+    else:
+        assert got == pytest.approx(spearmanr(first, second).statistic)
+
+
+def test_a_correlation_that_says_nothing_is_not_averaged_in():
+    groups = [group(0, [0] * 4, truncated=[1, 0, 0, 0]), group(1, [0] * 4, truncated=[1] * 4)]
+    _, _, component = ranked({"peak_fraction": 0.1}, groups, ENTROPIES)
+    (figure,) = component.take_figures().values()
+    assert figure == pytest.approx(-1.0)  # of the second group; a single row has none
 
 
 def test_random_ranks_are_fresh_in_every_step():
@@ -222,6 +256,10 @@ def test_unanchored_weight_scales_ranked_all_wrong_groups_without_historic_rows(
     for one in groups:
         one.rewards = one.task_rewards + [rewards.get(row, 0.0) for row in one.rows]
     assert component.rescale(step(groups), frozenset({1})) == {0: 0.1}
+    uneven = [group(0, [0] * 4, rewards=np.float32([0.1, 0.2, 0.3, 0.7]), truncated=[1] * 4)]
+    uneven[0].rewards = (np.float32(uneven[0].task_rewards) + np.float32(0.25)).astype(float)  # as TRL sums them
+    assert np.ptp(uneven[0].rewards - uneven[0].task_rewards) > 0
+    assert component.rescale(step(uneven), frozenset()) == {}  # equal rewards: none of it is the ranking's
     _, _, literal = ranked({"peak_fraction": 0.1}, groups, ENTROPIES)
     assert literal.rescale(step(groups), frozenset()) == {}
 

@@ -300,3 +300,52 @@ def test_no_shipped_recipe_or_grid_has_a_component_that_can_never_act():
             check_recipe_components(recipe, name, processes)
             checked += len(recipe.components)
     assert checked > 100
+
+
+@pytest.mark.parametrize("text", ["a<start_of_turn>b", "a<start<bos>_of_turn>b", "<bos>a<bos>b"])
+def test_no_special_token_of_any_spelling_comes_into_a_prompt(text):
+    """A tokenizer reads special tokens in plain text, and drops them when it decodes."""
+    special = {"<bos>": 1, "<start_of_turn>": 2}
+
+    def encode(text):
+        ids = []
+        while text:
+            found = next((s for s in special if text.startswith(s)), text[0])
+            ids.append(special.get(found) or ord(found))
+            text = text[len(found) :]
+        return ids
+
+    memory = Memory(stored("q0", 0, False), texts={("q0", 0): text})
+    settings = {"max_share": 1.0, "template": "short", "context": "full"}
+    plans, _ = planned(
+        settings, memory, batch(1), encode=encode, decode=lambda ids: "".join(chr(i) for i in ids if i > 2)
+    )
+    shown = plans[0].prompt[0]["content"].split("Wrong: ")[1]
+    assert not set(encode(shown)) & {1, 2} and shown == "ab"
+
+
+def test_answers_that_spell_special_tokens_reach_no_prompt_as_such(tiny_model, tmp_path):
+    """Every pair of rare signs is a special token here, which the model has no embedding for: it would stop the run."""
+    import itertools
+    import shutil
+    import string
+
+    from train_tools import batch_rows, train
+    from transformers import AutoTokenizer
+
+    signs = sorted(set(string.printable[:94]) - set("<|im_start|>user assistant\nWhat is plus 0123456789?Wrong:_"))
+    pairs = {a + b for a, b in itertools.product(signs, repeat=2)}
+    folder = tmp_path / "model"
+    shutil.copytree(tiny_model, folder)
+    tokenizer = AutoTokenizer.from_pretrained(tiny_model)
+    tokenizer.add_special_tokens({"additional_special_tokens": sorted(pairs)})
+    tokenizer.save_pretrained(folder)
+
+    def wrong(completion_ids, **_):
+        return [0.0] * len(completion_ids)
+
+    settings = {"template": "short", "context": "full", "max_share": 1.0}
+    trainer = train(str(folder), tmp_path / "out", {"reflection": settings}, wrong, steps=9)
+    texts = [trainer._tokenizer.decode(row["completion"]) for record in trainer.records for row in batch_rows(record)]
+    assert sum(any(pair in text for pair in pairs) for text in texts) > 20, "no answer spells one"
+    assert trainer.evidence["reflection/groups"] == 12

@@ -209,3 +209,20 @@ def test_a_deviation_of_the_group_that_nothing_divides_by_is_refused(tmp_path, s
             args=arguments(tmp_path, components=components, scale_rewards=scale),
         )  # fmt: skip
     parse_recipe({"components": components, "trainer": {"scale_rewards": "group"}}, "recipe")
+
+
+def test_a_mixture_without_gradient_is_no_evidence_of_acting(tiny_model, tmp_path):
+    """Statistics of each part on its own: rows of one label have equal rewards, so nothing has an advantage."""
+    from train_tools import batch_rows, train
+
+    def turning(completion_ids, question_id, trainer_state, **_):
+        first = trainer_state.epoch is None or trainer_state.epoch < 1
+        return [float(first and i % 4 < 2) for i in range(len(question_id))]
+
+    for settings, acts in (({"rows": 2, "normalisation": "split"}, False), ({"rows": 2}, True)):
+        trainer = train(tiny_model, tmp_path / str(acts), {"replay": {"weight": "none", **settings}}, turning)
+        later = [row for record in trainer.records[3:] for row in batch_rows(record)]
+        assert sum(row["number"] < 0 for row in later) == trainer.evidence["replay/rows"] == 12
+        assert any(any(row["advantages"]) for row in later) == acts
+        assert trainer.components[0].acted(trainer.evidence) == acts
+        assert trainer.evidence["replay/groups_with_gradient"] == (6 if acts else 0)

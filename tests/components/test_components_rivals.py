@@ -198,3 +198,11 @@ def test_groups_that_found_nothing_stored_are_counted_in_every_method():
         counts = component.take_counts()
         assert counts[f"{name}/groups_no_history"] == 1
         assert not component.acted(counts), name
+
+
+def test_dynamic_sampling_drops_no_group_that_another_component_rewards():
+    groups = [group(0, [0] * 4), group(1, [0] * 4)]
+    groups[1].rewards = np.array([0.0, 0.1, 0.2, 0.3])
+    component = make("dynamic_sampling")
+    assert component.rescale(step(groups), frozenset()) == {0: 0.0}
+    assert component.take_counts()["dynamic_sampling/groups_dropped"] == 1

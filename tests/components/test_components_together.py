@@ -149,6 +149,7 @@ def test_presets_load_and_differ_from_the_defaults(name, preset):
 
 CONTROLS = {
     ("ranking", "random"): {"order": "random"}, ("ranking", "reversed"): {"order": "reversed"},
+    ("ranking", "shuffled"): {"order": "shuffled"},
     ("ranking", "length"): {"order": "length", "scope": "failed"}, ("reflection", "other"): {"source": "other"},
     ("replay", "positives"): {"labels": "positives"}, ("retrospective", "random"): {"value": "random"},
 }  # fmt: skip

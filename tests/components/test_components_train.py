@@ -241,24 +241,18 @@ def test_the_critic_sees_the_policys_hidden_states_at_the_cuts(tiny_model, tmp_p
     from r3bench.components.retrospective import Retrospective
 
     seen = []
-    original = Retrospective._learn
+    cut = Retrospective._cut_rows
 
-    def spying(self, rows):
-        seen.append(
-            [
-                (group.question, place, cuts, group.completion_ids[place], group.hidden[place])
-                for group, place, cuts in rows
-            ]
-        )
-        original(self, rows)
+    def spying(self, groups):
+        rows = cut(self, groups)
+        if all(group.hidden for group, _, _ in rows):  # not in `probe`, which asks for them
+            seen.append([(g.question, p, cuts, g.completion_ids[p], g.hidden[p]) for g, p, cuts in rows])
+        return rows
 
-    Retrospective._learn = spying
-    try:
+    with mock.patch.object(Retrospective, "_cut_rows", spying):
         trainer = train(
             tiny_model, tmp_path, {"retrospective": {**RETRO, "share": 0.01}}, wrong_unless_continued, steps=3
         )
-    finally:
-        Retrospective._learn = original
     model = AutoModelForCausalLM.from_pretrained(tiny_model, dtype=torch.float32)
     compared = 0
     for record, rows in zip(trainer.records, seen, strict=True):

@@ -83,7 +83,7 @@ def rank(groups, settings, store):
         settled = by_context([row.ranked for row in rows], [row.completion for row in rows])
         own = [entropies[row.given :] for entropies, row in zip(settled, rows, strict=True)]
         p = settings.get("peak_fraction", 0.2)
-        if order == "random" or ties == "random":
+        if order in ("random", "shuffled") or ties == "random":
             rewards = [row.ranking for row in rows]  # a drawn order: any order of the ramp, see `drawn_ramp`
         elif order == "length":
             rewards = ramp([-len(row.completion) for row in rows], r_max, ties)
@@ -185,6 +185,7 @@ def weight_of(group, mix, on):
     gained = [total - row.task for total, row in zip(group.totals, group.rows, strict=True)]
     if "ranking" in on and mix is None and not any(group.right) and ranked and max(gained) > min(gained):
         factor *= on["ranking"].get("unanchored_weight", 1.0)
-    if "dynamic_sampling" in on and mix is None and group.kind == "fresh" and len(set(group.right)) == 1:
+    dead = mix is None and group.kind == "fresh" and len(set(group.right)) == 1
+    if "dynamic_sampling" in on and dead and not max(gained) > min(gained):
         factor = 0.0
     return factor
