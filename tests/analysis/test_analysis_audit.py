@@ -92,10 +92,10 @@ def realised(seeds: int, questions: int, samples: int, assumed: VarianceAssumpti
 
 @pytest.mark.parametrize(("seeds", "df"), [(1, 5), (3, 32)])
 def test_a_planned_verdict_is_reached_as_often_as_planned(seeds, df):
-    """With the planned size of one test at 5 % it was in half of the grids: verdicts are adjusted for four effects."""
+    """With the planned size of one test at 5 % it is in 61 % of the grids: verdicts are adjusted for four effects."""
     assumed = VarianceAssumptions(run_sd=0.015, run_question_sd=0.06, within_question=0.2, question_effect_sd=0.1)
     size = detectable_verdict([(assumed, 40)], samples=16, seeds=seeds, weight=0.25, df=df, family=4)
-    assert 0.74 < realised(seeds, 40, 16, assumed, size) < 0.88
+    assert 0.7 < realised(seeds, 40, 16, assumed, size) < 0.88
 
 
 def test_a_macro_average_needs_less_than_its_parts():
