@@ -13,12 +13,14 @@ from r3bench.grading.values import compare, same_equation
 _VARIABLES = re.compile(r"(?<![a-zA-Z])(?!(?:[ckm]m|kg|ft)$)[a-zA-Z]{1,2}$")
 _READABLE = (  # what the parser passes over or fails at, as names it keeps
     (re.compile(r"([a-zA-Z])('{1,3})"), lambda found: rf"{found[1]}_{{{'prime' * len(found[2])}}}"),
+    (re.compile(r"\\(d?dot|hat|vec|bar|tilde)\s*(\\[a-zA-Z]+|[a-zA-Z](?![a-zA-Z]))"), r"\\\1{\2}"),
     (re.compile(r"_\s*(?:\{\s*\\([a-zA-Z]+)\s*\}|\\([a-zA-Z]+))"), lambda found: f"_{{{found[1] or found[2]}}}"),
     (
         re.compile(r"(?<![a-zA-Z\\])([Ee])\s*_\s*(?:\{(\w+)\}|(\w))"),
         lambda found: f"K_{{{found[1]}{found[2] or found[3]}}}",
     ),
     (re.compile(r"(?<![a-zA-Z\\])(arc(?:sin|cos|tan)|sin|cos|tan|cot|sec|csc|ln|log|exp)(?![a-zA-Z])"), r"\\\1 "),
+    (re.compile(r"\\gamma(?![a-zA-Z]|\s*_)"), r"g_{gamma}"),  # else the function
     (re.compile(r"\\lg(?![a-zA-Z])"), r"\\log_{10} "),
 )
 _EQUALS = re.compile(r"(?<![<>!\\:])=")

@@ -78,3 +78,39 @@ def test_neighbouring_golds_are_not_accepted(name):
         verdicts = grader.grade([rf"\boxed{{{b}}}" for _, b in different], [a for a, _ in different])
     accepted = [pair for pair, verdict in zip(different, verdicts, strict=True) if verdict.correct]
     assert accepted == KNOWN_EQUAL.get(name, []), accepted
+
+
+INTEGER = re.compile(r"(?<![\d.,!])\d{1,3}(?![\d.,]|\\!)")
+
+
+def near_misses(gold: str) -> list[str]:
+    """The gold with its last integer raised by one, its first sign turned, its brackets or its order exchanged."""
+    out = []
+    integers = list(INTEGER.finditer(gold))
+    if integers:
+        last = integers[-1]
+        out.append(f"{gold[: last.start()]}{int(last.group()) + 1}{gold[last.end() :]}")
+    sign = re.search(r"(?<=[\w)}] )[-+]|^-", gold)
+    if sign:
+        out.append(f"{gold[: sign.start()]}{'+' if sign.group() == '-' else '-'}{gold[sign.end() :]}")
+    bare = gold.replace(r"\left", "").replace(r"\right", "").strip()
+    pair = re.fullmatch(r"([\[(])([^(),]+),([^(),]+)([\])])", bare)
+    if pair:
+        opening, first, second, closing = pair.groups()
+        out.append(rf"\{{{first},{second}\}}")
+        if first.strip() != second.strip():
+            out.append(f"{opening}{second},{first}{closing}")
+        if "infty" not in gold:
+            out.append(f"{'[('[opening == '[']}{first},{second}{closing}")
+    return out
+
+
+@pytest.mark.parametrize("name", ["math500", "minerva", "olympiadbench"])
+def test_near_misses_are_not_accepted(name):
+    pairs = [(miss, gold) for gold in dict.fromkeys(golds(name)) for miss in near_misses(gold) if miss != gold]
+    assert len(pairs) > 100
+    with Grader() as grader:
+        verdicts = grader.grade([rf"\boxed{{{miss}}}" for miss, _ in pairs], [gold for _, gold in pairs])
+    accepted = [pair for pair, verdict in zip(pairs, verdicts, strict=True) if verdict.correct]
+    assert not accepted, accepted
+    assert not any(verdict.timed_out for verdict in verdicts)
