@@ -3,8 +3,8 @@
     [torchrun --nproc_per_node=N] components_ranks.py MODEL FOLDER CASE...
 
 Answers depend on the prompt, the place in the group and the step alone, so every number of processes trains on the same
-global batches. Rank r of n leaves `rank-r-of-n.json`. N processes leave checkpoints 3, 6 and 9 of case `four` in
-`four-N`; the case `resume:NAME/checkpoint-S` goes on from there, into `resumed-N`.
+global batches. Rank r of n leaves `rank-r-of-n.json`. Cases that save leave their checkpoints 3, 6 and 9 in `CASE-N`;
+`CASE:NAME/checkpoint-S` goes on from there, into `resumed-CASE-N`. FSDP on one process needs torchrun, too.
 """
 
 import json
@@ -19,8 +19,12 @@ from fsdp_ranks import shard
 from peft import LoraConfig
 from trainer_tools import arguments, questions
 from trl import GRPOTrainer
+from trl.trainer import grpo_trainer
+from trl.trainer.utils import shuffle_sequence_dict
 
+import r3bench.training.trainer
 from r3bench import R3Trainer
+from r3bench.training.lengths import parts_of_like_rows
 
 # The first sampled token's entropy is the same in all rows of a group but for its last bits, which differ between
 # batches: a peak of two tokens or more, of six that are sampled, keeps them from deciding who dominates whom.
@@ -33,19 +37,49 @@ FOUR = {
     "replay": {"truncated_negatives": True},
     "retrospective": {"quantile": 0.0, "gate_auc": 0.0, **SHORT_PREFIXES},
 }
-CASES = {
-    "four": (FOUR, {"save_strategy": "steps", "save_steps": 3}),
+REPLACING = {  # nothing is added to a batch, so that each update sees the same rows on every number of ranks
+    **FOUR,
+    "reflection": {"template": "short", "max_share": 1 / 3, "placement": "replace"},
+    "replay": {"truncated_negatives": True, "mode": "replace"},
+}
+SAVING = {"save_strategy": "steps", "save_steps": 3}
+MOMENTS = {"optim": "adamw_torch", "adam_epsilon": 0.1, "learning_rate": 0.02}  # as smooth as SGD, with a state to lose
+SPLIT = (  # groups of 16 rows: one of three lies on both of 2 ranks, all of them on two of 4
+    {
+        "ranking": RANKING, "replay": {"truncated_negatives": True, "mode": "replace", "rows": 3},
+        "reflection": {"template": "short", "placement": "replace", "max_share": 1.0},
+        "retrospective": {"value": "monte_carlo", **SHORT_PREFIXES},
+    },
+    {"num_generations": 16, "max_steps": 14},
+)  # fmt: skip
+PARTS = []  # local rows of the parts of a batch that are still to be sampled
+CASES = {  # `fsdp` in a name: FSDP2; `lora`: adapters
+    "four": (FOUR, SAVING),
     "fsdp": (FOUR, {}),
-    "split": (  # groups of 16 rows: one of three lies on both of 2 ranks, all of them on two of 4
-        {
-            "ranking": RANKING, "replay": {"truncated_negatives": True, "mode": "replace", "rows": 3},
-            "reflection": {"template": "short", "placement": "replace", "max_share": 1.0},
-            "retrospective": {"value": "monte_carlo", **SHORT_PREFIXES},
-        },
-        {"num_generations": 16, "max_steps": 14},
-    ),
+    "split": SPLIT,
+    "fsdp-split": SPLIT,
     "lora": (FOUR, {"beta": 0.05, "max_steps": 6}),
+    "fsdp-lora": (FOUR, {"beta": 0.05, "max_steps": 9, **SAVING, **MOMENTS}),
+    "fsdp-saved": (FOUR, {**SAVING, **MOMENTS}),
     "iterations": (FOUR, {"num_iterations": 2, "gradient_accumulation_steps": 2, "max_steps": 8}),
+    # a batch lasts 8 micro-steps, 4 updates
+    "lora-iterations": (
+        REPLACING,
+        {
+            "num_iterations": 2, "gradient_accumulation_steps": 2, "steps_per_generation": 4, "max_steps": 24,
+            "beta": 0.05, **MOMENTS, **SAVING, "save_steps": 12,
+        },
+    ),
+    # two batches in one update: the loss forward is the behaviour policy of both
+    "accumulated": (FOUR, {"gradient_accumulation_steps": 4, "steps_per_generation": 2, "max_steps": 5}),
+    # batches end in the middle of an update
+    "odd": (
+        REPLACING,
+        {
+            "num_iterations": 2, "gradient_accumulation_steps": 4, "steps_per_generation": 3, "max_steps": 14,
+            "num_generations": 3, "rows": 36,
+        },
+    ),
     "rivals": (
         {"repo": {"rows": 3, "window": 4, "min_stored": 4}, "rescue": True, "exgrpo": {"start": 0.0}}, {"rows": 16}
     ),
@@ -62,11 +96,30 @@ CASES = {
 }  # fmt: skip
 
 
+def by_place(parts):
+    """Instead of TRL's shuffling of each rank's rows: by their place in the group, which is the same on every number of
+    ranks. Which rows an update sees matters where it isn't all of them."""
+
+    def order(batch):
+        rows = len(batch["completion_ids"])
+        places = sorted(range(rows), key=lambda row: row % parts)
+        return {k: v[places] if isinstance(v, torch.Tensor) and v.ndim else v for k, v in batch.items()}
+
+    return order
+
+
+def remembered_parts(widths, size=None):
+    """The parts in which a batch is sampled, narrow rows first, kept for `scripted_sampling`."""
+    PARTS[:] = parts_of_like_rows(widths, size)
+    return list(PARTS)
+
+
 def scripted_sampling(trainer, prompt_ids, *_, **__):
     """Answers that depend on the prompt, the place in the group and the step, not on the rank."""
-    first = trainer.accelerator.process_index * len(prompt_ids)
+    rows = PARTS.pop(0) if PARTS else range(len(prompt_ids))
+    first = trainer._rollout.layout.first
     answers = []
-    for row, prompt in enumerate(prompt_ids):
+    for row, prompt in zip(rows, prompt_ids, strict=True):
         place = (first + row) % trainer.num_generations
         rng = random.Random(f"{prompt}-{place}-{trainer.state.global_step}")
         length = rng.choice([3, 8, 8, 8])
@@ -125,14 +178,17 @@ def run(model, folder, name, resume=None):
     ranks = int(os.environ.get("WORLD_SIZE", "1"))
     components, changes = CASES[name]
     changes = dict(changes)
-    rows = changes.pop("rows", ROWS) // ranks // changes.get("gradient_accumulation_steps", 1)
+    parts = changes.get("steps_per_generation", changes.get("gradient_accumulation_steps", 1))
+    rows = changes.pop("rows", ROWS) // ranks // parts
     values = {"per_device_train_batch_size": rows, "max_steps": 9, "learning_rate": 0.05, "optim": "sgd", **changes}
-    args = arguments(f"{folder}/{'resumed' if resume else name}-{ranks}", components=components, **values)
-    if name == "fsdp" and ranks > 1:
+    args = arguments(f"{folder}/{'resumed-' if resume else ''}{name}-{ranks}", components=components, **values)
+    if "fsdp" in name and "WORLD_SIZE" in os.environ:
         shard(args)
+    ordering = by_place(args.num_generations) if components is REPLACING else shuffle_sequence_dict
+    grpo_trainer.shuffle_sequence_dict = ordering
     trainer = R3Trainer(
         model=model, reward_funcs=one_sided if name == "one-sided" else turning, train_dataset=questions(12), args=args,
-        peft_config=LoraConfig(r=4, target_modules="all-linear") if name == "lora" else None,
+        peft_config=LoraConfig(r=4, target_modules="all-linear") if "lora" in name else None,
     )  # fmt: skip
     trainer.train(resume_from_checkpoint=resume)
     lines = [line for line in trainer.state.log_history if "grad_norm" in line]
@@ -150,10 +206,11 @@ def run(model, folder, name, resume=None):
 def main(model, folder, *cases):
     rank, ranks = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     GRPOTrainer._generate_single_turn = scripted_sampling
+    r3bench.training.trainer.parts_of_like_rows = remembered_parts
     out = {}
     for case in cases:
         name, _, checkpoint = case.partition(":")
-        out[name] = run(model, folder, "four", f"{folder}/{checkpoint}") if checkpoint else run(model, folder, name)
+        out[case] = run(model, folder, name, f"{folder}/{checkpoint}" if checkpoint else None)
     Path(f"{folder}/rank-{rank}-of-{ranks}.json").write_text(json.dumps(out))
 
 

@@ -11,6 +11,7 @@ import pytest
 
 HERE = Path(__file__).parent
 SAME = ["four", "fsdp", "split", "lora", "iterations", "rivals", "idle", "one-sided"]  # whatever the number of ranks
+MORE = ["fsdp-split", "fsdp-lora", "fsdp-saved", "lora-iterations", "accumulated", "odd"]  # as well, in the slow tests
 FOUR = ["ranking/rows", "reflection/groups", "replay/rows", "retrospective/groups"]
 ACTED = {
     "four": FOUR, "fsdp": FOUR, "split": FOUR, "lora": FOUR, "iterations": FOUR, "rivals": ["repo/rows", "exgrpo/rows"],
@@ -18,14 +19,17 @@ ACTED = {
 }  # fmt: skip
 
 
-def start(model, folder, ranks, cases):
-    """What each of `ranks` processes reports."""
+def start(model, folder, ranks, cases, torchrun=False, refused=False):
+    """What each of `ranks` processes reports; with `refused` what they say on stderr."""
     path = os.pathsep.join([str(HERE), str(HERE.parent / "trainer")])
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": path}
-    torchrun = ["-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={ranks}"] if ranks > 1 else []
-    command = [sys.executable, *torchrun, str(HERE / "components_ranks.py"), model, str(folder), *cases]
+    agent = ["-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={ranks}"]
+    agent = agent if torchrun or ranks > 1 else []
+    command = [sys.executable, *agent, str(HERE / "components_ranks.py"), model, str(folder), *cases]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=900, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
+    assert (done.returncode == 0) != refused, done.stderr[-3000:]
+    if refused:
+        return done.stderr
     return [json.loads((folder / f"rank-{rank}-of-{ranks}.json").read_text()) for rank in range(ranks)]
 
 
@@ -41,13 +45,13 @@ def two(tiny_model, folder):
 
 @pytest.fixture(scope="module")
 def alone(tiny_model, folder, two):
-    (result,) = start(tiny_model, folder, 1, [*SAME, "resume:four-2/checkpoint-3"])
+    (result,) = start(tiny_model, folder, 1, [*SAME, "four:four-2/checkpoint-3"])
     return result
 
 
 @pytest.fixture(scope="module")
 def four(tiny_model, folder, alone):
-    return start(tiny_model, folder, 4, [*SAME, "resampling", "resume:resumed-1/checkpoint-6"])
+    return start(tiny_model, folder, 4, [*SAME, "resampling", "four:resumed-four-1/checkpoint-6"])
 
 
 def check_same(one, other):
@@ -66,11 +70,11 @@ def check_same(one, other):
 def check_case(case, alone, ranks):
     for result in ranks:
         check_same(alone[case], result[case])
-        assert result[case]["sharded"] == (case == "fsdp")
+        assert result[case]["sharded"] == ("fsdp" in case)
     assert sum(result[case]["history"][1] for result in ranks) == alone[case]["history"][1] > 0
     assert max(map(abs, alone[case]["stream"]["loss"])) > 1e-3
     assert max(alone[case]["stream"]["grad_norm"]) > 1e-2
-    if case in ("four", "fsdp", "lora", "iterations", "idle"):
+    if case in ("four", "fsdp", "lora", "iterations", "idle", *MORE):
         assert np.any(alone[case]["critic"]), "the critic learnt nothing"
 
 
@@ -96,13 +100,87 @@ def test_groups_sampled_again_are_the_same_on_both_ranks(two):
 
 def test_resumed_on_one_process_after_two(alone):
     """History, critic, losses and weights are those of a run that was never cut."""
-    check_same(alone["four"], alone["resume"])
+    check_same(alone["four"], alone["four:four-2/checkpoint-3"])
 
 
 @pytest.mark.slow
 def test_resumed_on_four_processes_after_two_and_one(alone, four):
+    resumed = [result["four:resumed-four-1/checkpoint-6"] for result in four]
+    for result in resumed:
+        check_same(alone["four"], result)
     for result in four:
-        check_same(alone["four"], result["resume"])
         check_same(four[0]["resampling"], result["resampling"])
-    assert sum(result["resume"]["history"][1] for result in four) == alone["four"]["history"][1]
-    assert all(result["resume"]["history"][1] for result in four)
+    assert sum(result["history"][1] for result in resumed) == alone["four"]["history"][1]
+    assert all(result["history"][1] for result in resumed)
+
+
+LORA, SHARDED, ADAPTERS = "lora-iterations", "fsdp-saved", "fsdp-lora"
+
+
+@pytest.fixture(scope="module")
+def more_two(tiny_model, folder):
+    return start(tiny_model, folder, 2, [*MORE, *(f"{name}:{name}-2/checkpoint-3" for name in (SHARDED, ADAPTERS))])
+
+
+@pytest.fixture(scope="module")
+def more_alone(tiny_model, folder, more_two):
+    (result,) = start(tiny_model, folder, 1, [*MORE, f"{LORA}:{LORA}-2/checkpoint-12"])
+    return result
+
+
+@pytest.fixture(scope="module")
+def more_sharded_alone(tiny_model, folder, more_two):
+    cases = [f"{name}:{name}-2/checkpoint-3" for name in (SHARDED, ADAPTERS)]
+    (result,) = start(tiny_model, folder, 1, cases, torchrun=True)
+    return result
+
+
+@pytest.fixture(scope="module")
+def more_four(tiny_model, folder, more_sharded_alone):
+    resumed = [f"{name}:resumed-{name}-1/checkpoint-6" for name in (SHARDED, ADAPTERS)]
+    return start(tiny_model, folder, 4, [*MORE, *resumed, f"{LORA}:{LORA}-2/checkpoint-12"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", MORE)
+def test_combinations_train_alike_on_one_two_and_four_ranks(more_alone, more_two, more_four, case):
+    """Sharded adapters and split groups; several batches an update, several updates a batch, batches cut by updates."""
+    for ranks in (more_two, more_four):
+        check_case(case, more_alone, ranks)
+    assert all(more_alone[case]["evidence"].get(key, 0) > 0 for key in FOUR), more_alone[case]["evidence"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", [SHARDED, ADAPTERS])
+def test_sharded_runs_resumed_on_two_one_and_four_ranks(more_two, more_sharded_alone, more_four, case):
+    """FSDP2 with Adam: history, critic, optimiser and the order of the data are those of a run that was never cut."""
+    results = [
+        [result[f"{case}:{case}-2/checkpoint-3"] for result in more_two],
+        [more_sharded_alone[f"{case}:{case}-2/checkpoint-3"]],
+        [result[f"{case}:resumed-{case}-1/checkpoint-6"] for result in more_four],
+    ]
+    for ranks in results:
+        for result in ranks:
+            check_same(more_two[0][case], result)
+            assert result["sharded"]
+        assert (
+            sum(result["history"][1] for result in ranks)
+            == more_two[0][case]["history"][1] + (more_two[1][case]["history"][1])
+        )
+
+
+@pytest.mark.slow
+def test_adapters_and_several_updates_a_batch_resumed_on_one_and_four_ranks(more_alone, more_four):
+    for result in (more_alone, *more_four):
+        check_same(more_alone[LORA], result[f"{LORA}:{LORA}-2/checkpoint-12"])
+
+
+@pytest.mark.slow
+def test_a_checkpoint_of_another_strategy_is_refused_on_every_rank(tiny_model, folder, more_two):
+    """transformers would fail on one rank, with the others waiting for it, or go on with a new optimizer."""
+    said = start(tiny_model, folder, 1, [f"{SHARDED}:{SHARDED}-2/checkpoint-3"], refused=True)
+    assert "StateError: " in said
+    assert "checkpoint-3: was written by FSDP (--strategy fsdp2), and this run trains with DDP" in said
+    said = start(tiny_model, folder, 2, [f"{SHARDED}:{LORA}-2/checkpoint-12"], refused=True)
+    assert "checkpoint-12: was written by DDP (--strategy ddp, or one process), and this run trains with FSDP" in said
+    assert said.count("StateError: ") == 2
