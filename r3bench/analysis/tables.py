@@ -7,6 +7,7 @@ from r3bench.analysis.cells import CellRow, Estimate, best_cells, cell_rows
 from r3bench.analysis.effects import Effect, effects
 from r3bench.analysis.frame import Column, Entry, Table, count, decimal, points, with_interval
 from r3bench.analysis.layouts import paper_table
+from r3bench.analysis.longtable import write_long_table
 from r3bench.analysis.prepare import MACRO, benchmark_sets
 from r3bench.analysis.render import SUFFIXES, render
 from r3bench.analysis.results import Results
@@ -36,7 +37,7 @@ def render_tables(study: Path, format: str = "markdown", layout: str | None = No
 
 
 def write_tables(study: Path, out: Path) -> list[Path]:
-    """Write `tables.{md,tex,html}`, `cells.csv` and `effects.csv` into the folder `out`; returns their paths."""
+    """Write `tables.{md,tex,html}`, `{cells,effects}.csv` and `questions.parquet` into `out`; returns their paths."""
     results = load_study(study)
     rows, (found, notes) = cell_rows(results), effects(results, draws=500)
     shown = study_tables(results, rows, found, notes)
@@ -45,7 +46,8 @@ def write_tables(study: Path, out: Path) -> list[Path]:
     written["effects.csv"] = render([effect_frame(found)], "csv")
     for name, text in written.items():
         write_text(out / name, text)
-    return [out / name for name in written]
+    write_long_table(results, out / "questions.parquet")
+    return [*(out / name for name in written), out / "questions.parquet"]
 
 
 def study_tables(

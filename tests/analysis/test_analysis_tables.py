@@ -198,7 +198,7 @@ def test_csv_round_trips(study):
 
 def test_written_files(study, tmp_path):
     names = [p.name for p in write_tables(study, tmp_path / "out")]
-    assert names == ["tables.md", "tables.tex", "tables.html", "cells.csv", "effects.csv"]
+    assert names == ["tables.md", "tables.tex", "tables.html", "cells.csv", "effects.csv", "questions.parquet"]
     effect = next(csv.DictReader(io.StringIO((tmp_path / "out" / "effects.csv").read_text())))
     found, _ = effects(load_study(study), draws=500)
     assert float(effect["estimate"]) == found[0].estimate and float(effect["se"]) == found[0].like_these.se

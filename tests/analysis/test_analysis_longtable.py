@@ -1,0 +1,58 @@
+"""The counts behind a study as one file: analysed again it gives the same numbers, the recorded ones too."""
+
+import csv
+import json
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from synthetic import Spec, make_study
+from typer.testing import CliRunner
+
+from r3bench.analysis import analyze
+from r3bench.analysis.longtable import long_table
+from r3bench.analysis.study import load_study
+from r3bench.cli import app
+
+RESULTS = Path(__file__).parents[2] / "results"
+NUMBERS = ("estimate", "se", "df", "low", "high", "p", "p_adjusted", "low_these_questions", "high_these_questions")
+
+
+def by_term(found):
+    return {(e["benchmark"], e["kind"], ":".join(sorted(e["term"].split(":")))): e for e in found}
+
+
+def test_a_study_and_its_long_table_are_the_same_to_the_analysis(tmp_path):
+    study = make_study(tmp_path / "demo", Spec(benchmarks={"a": 25, "b": 10}, samples=3))
+    assert CliRunner().invoke(app, ["tables", "demo", "--runs", str(tmp_path)]).exit_code == 0
+    file = study / "tables" / "questions.parquet"
+    first, again = analyze(study), analyze(file)
+    assert len(first["effects"]) == len(again["effects"]) > 10
+    for key, effect in by_term(first["effects"]).items():
+        other = by_term(again["effects"])[key]
+        assert {k: other[k] for k in NUMBERS} == pytest.approx({k: effect[k] for k in NUMBERS}), key
+    figures = ("accuracy", "accuracy_low", "accuracy_high", "gain_base", "gain_off_low", "tokens", "truncated")
+    for row, other in zip(first["cells"], again["cells"], strict=True):
+        assert row["cell"] == other["cell"]
+        assert [other[k] for k in figures] == pytest.approx([row[k] for k in figures], nan_ok=True)
+    assert first["variance"]["a"]["seed"] == pytest.approx(again["variance"]["a"]["seed"])
+
+
+def test_runs_without_answers_have_no_rows(tmp_path):
+    results = load_study(make_study(tmp_path / "demo", Spec(diverged=[(1, 0)], base_model=False)))
+    table = long_table(results)
+    assert isinstance(table, pa.Table) and table.num_rows == 11 * 40 and "base" not in table.column_names
+    assert set(table["run"].to_pylist()) == {r.run for r in results.runs if r.outcome == "finished"}
+
+
+@pytest.mark.parametrize("file", sorted(RESULTS.glob("*/questions.parquet")), ids=lambda path: path.parent.name)
+def test_recorded_effects_come_out_of_the_recorded_counts(file):
+    result = CliRunner().invoke(app, ["analyze", str(file), "--json"])
+    assert result.exit_code == 0, result.output
+    found = by_term(json.loads(result.stdout)["effects"])
+    recorded = list(csv.DictReader((file.parent / "effects.csv").open()))
+    assert len(recorded) == len(found) > 0
+    for row in recorded:
+        made = found[row["benchmark"], row["kind"], ":".join(sorted(row["term"].split(":")))]
+        for key in NUMBERS:
+            assert made[key] == pytest.approx(float(row[key]), abs=1e-9), (row["term"], row["kind"], key)
