@@ -11,9 +11,10 @@ from typer.core import TyperGroup
 from r3bench.commands import find, measure, result, run, serve, share, study, verdicts
 from r3bench.commands.options import printable
 from r3bench.errors import R3BenchError, StateError
+from r3bench.files import NO_ROOM
 from r3bench.threads import wait_asleep
 
-NOT_OURS = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT}  # the machine's state, not a bug
+NOT_OURS = {errno.EACCES, errno.EPERM, errno.EROFS, *NO_ROOM}  # the machine's state, not a bug
 NO_MEMORY = ("out of memory", "can't allocate memory", "not enough memory")  # in what torch says, on a GPU and on a CPU
 LESS_MEMORY = (
     "a smaller trainer.per_device_train_batch_size with more trainer.gradient_accumulation_steps needs less, "

@@ -1,6 +1,7 @@
 """Reading and writing files so that a kill at any moment leaves the old content or the new, never half."""
 
 import contextlib
+import errno
 import json
 import os
 import tempfile
@@ -9,6 +10,20 @@ from pathlib import Path
 from typing import Any
 
 from r3bench.errors import StateError
+
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # full disk, used up quota, limit on a file's size
+
+
+def no_room(error: BaseException) -> bool:
+    """Whether a file could not be written for want of room; safetensors and `torch.save` say so in words only.
+
+    `torch.save` words it "unexpected pos 576 vs 534" and knows no cause: it may as well be another failure to write.
+    """
+    if isinstance(error, OSError):
+        return error.errno in NO_ROOM
+    said = str(error)
+    torch_save = "inline_container" in said and ("unexpected pos" in said or "write failed" in said)
+    return torch_save or any(f"(os error {number})" in said for number in NO_ROOM)
 
 
 def sync_directory(directory: Path) -> None:
@@ -34,6 +49,10 @@ def replacing(path: Path) -> Iterator[Path]:
             os.fsync(file.fileno())
         os.replace(temporary, path)
         sync_directory(path.parent)
+    except OSError as error:
+        if error.errno in NO_ROOM and error.filename in (None, name):  # a write doesn't know its file
+            raise OSError(error.errno, os.strerror(error.errno), str(path)) from error
+        raise
     finally:
         temporary.unlink(missing_ok=True)
 

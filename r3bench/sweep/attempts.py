@@ -1,7 +1,6 @@
 """Failures: their classes, and the attempts a run directory has seen (`attempts.jsonl`)."""
 
 import contextlib
-import errno
 import os
 import socket
 import sys
@@ -15,7 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from r3bench.errors import Diverged, Interrupted
-from r3bench.files import append_jsonl, expect, read_jsonl
+from r3bench.files import append_jsonl, expect, no_room, read_jsonl
 from r3bench.sweep.lock import Locked
 
 FailureKind = Literal["bug", "diverged", "out_of_memory", "preempted", "timeout", "disk", "locked", "stopped"]
@@ -61,7 +60,7 @@ def _kind(error: BaseException) -> FailureKind:
         return "diverged"
     if isinstance(error, Locked):
         return "locked"
-    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+    if no_room(error):
         return "disk"
     text = str(error).lower()
     if isinstance(error, MemoryError) or (

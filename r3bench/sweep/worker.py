@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import errno
 import os
 import sys
 from collections.abc import Callable, Mapping
@@ -17,7 +18,7 @@ from r3bench.config.trainer_fields import trainer_value
 from r3bench.devices import gpu_ids
 from r3bench.errors import Diverged, R3BenchError, StateError
 from r3bench.evaluation.settings import measured
-from r3bench.files import expect, read_json, write_json
+from r3bench.files import expect, no_room, read_json, write_json
 from r3bench.records import RunPaths, RunRecord, TrainRecord, read_record, read_train, write_record
 from r3bench.serving.training import served
 from r3bench.sweep.attempts import attempt
@@ -215,12 +216,19 @@ def _trained(recipe: Recipe, halvings: int, paths: RunPaths, quiet: bool, steps:
             )
         return record
     check_sources(recipe)
+    from safetensors import SafetensorError
+
     server = _server(recipe, paths, quiet, steps) if lead() else contextlib.nullcontext(recipe)
     try:
         with server as served_recipe:
             record = steps.train(smaller_batches(served_recipe, halvings), paths, quiet=quiet)
     except Diverged as error:
         record = dataclasses.replace(_untrained(), outcome="diverged", reason=str(error))
+    except (RuntimeError, SafetensorError) as error:
+        if not no_room(error):
+            raise
+        said = f"can't be written, the disk or a quota may be full ({str(error).partition(chr(10))[0]})"
+        raise OSError(errno.ENOSPC, said, str(paths.root)) from error
     record = dataclasses.replace(record, halvings=halvings)
     if lead() and (halvings or not paths.train.exists()):  # the first rank's: it alone knows the seconds
         write_json(paths.train, dataclasses.asdict(record))
