@@ -80,10 +80,11 @@ class Stream:
                 self._fail(error)
                 return
             with self._lock:
-                ended = [(self._held[place].pop(int(number)), answer) for number, answer in answers.items()]
+                ended = [(self._held[place].pop(int(number), None), answer) for number, answer in answers.items()]
                 self._hand_out()
             for future, answer in ended:
-                future.set_result(Completion(**answer))
+                if future is not None:  # else it has failed with another process
+                    future.set_result(Completion(**answer))
 
     def _fail(self, error: R3BenchError) -> None:
         """Every answer asked for fails with the first failure, and so does whatever is asked for afterwards."""
