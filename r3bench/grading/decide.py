@@ -13,7 +13,8 @@ _LETTER_FIRST = re.compile(  # '(B) text', 'B. text', 'B: text'
 _LABEL = re.compile(r"(?:\(?([A-J])\)[.:]?|([A-J])[.:](?=\s))\s*(?=[^\s,;])")  # '(B) ' before a value
 _CHOSEN = re.compile(r"(?:the\s+)?(?:correct\s+)?(?:option|choice|answer)\s*(?:is\b)?\s*:?\s*", re.IGNORECASE)
 _PREFACE = re.compile(
-    r"\A(?:(?:the\s+)?(?:final\s+)?answer(?:\s+is\b|\s*[:=])\s*:?\s*)?(?:(?:=|\\(?:approx|simeq|thickapprox)(?![a-zA-Z]))\s*)*",
+    r"\A(?:(?:the\s+)?(?:final\s+)?answer(?:\s+is\b|\s*[:=])\s*:?\s*)?"
+    r"(?:(?:=|\\(?:approx|simeq|thickapprox)(?![a-zA-Z]))\s*)*",
     re.IGNORECASE,
 )
 _RANGE = re.compile(  # 'for all x', ', k \in \mathbb{Z}' behind the only formula
@@ -25,9 +26,12 @@ _RELATION = re.compile(r"[<>]|\\(?:leq|geq|neq|lt|gt)(?![a-zA-Z])")
 _NAMED = re.compile(r"([a-zA-Z])\s*=[^=]+")
 _IN = re.compile(r"([a-zA-Z])\s*\\in(?![a-zA-Z]).*", re.DOTALL)
 _COMMAND = re.compile(r"\\[a-zA-Z]+")
-_BASED = re.compile(r"\d+\s*_(?:\s*\{\s*(?=\d+\s*\}))?(\d+)\s*\}?")
+_BASED = re.compile(r"[-+]?[\dA-F]+\s*_(?:\s*\{\s*(?=\d+\s*\}))?(\d+)\s*\}?")
 _DOTS = re.compile(r"\\[lc]?dots(?![a-zA-Z])|\.\.\.|…")
-_BARE_UNIT = re.compile(MEASURED + r"(?:\s*(?:[mck]m|kg|ft)|((?:\s+[a-zA-Z]{3,})+))(?:\s*\^\s*\{?\d\}?)?$")
+_BARE_UNIT = re.compile(
+    MEASURED + r"(?:(?:\s+(?:sq|cu)\.?)?\s*(?:[mck]m|kg|ft|in)|((?:\s+(?:[a-zA-Z]{3,}|(?:sq|cu)\.?(?![a-zA-Z])))+))"
+    r"(?:\s*\^\s*\{?\d\}?)?$"
+)
 _PRIME = re.compile(r"(?<=[a-zA-Z)}])'|\\prime(?![a-zA-Z])")
 _METRES = re.compile(r"([-+]?[\d.,]+)\s*m")
 

@@ -117,6 +117,7 @@ def plain(text: str) -> str:
     text = _DROPPED.sub(lambda match: match.group(1) or "", text).strip()
     if _GROUP.fullmatch(text):
         text = text[1:-1].strip()
+    text = _unstopped(text)
     unit = _TEXT_UNIT.search(text)
     if unit and re.search(r"\d|\\pi", text[: unit.start()]) and is_unit(re.sub(r"\\[a-z]+", "", unit.group())):
         text = text[: unit.start()]
@@ -128,6 +129,10 @@ def plain(text: str) -> str:
     text = _REPEATING.sub(_fraction, text).strip()
     if text.endswith("\\") and not text.endswith("\\\\"):  # of a space command whose space was stripped
         text = text[:-1].rstrip()
+    return _unstopped(text)
+
+
+def _unstopped(text: str) -> str:
     while len(text) > 1 and text[-1] in ".,;" and not text.endswith(r"\."):
         text = text[:-1].rstrip()
     return text
