@@ -4,7 +4,7 @@ import re
 
 from r3bench.grading.normalise import LETTER, MAX_LENGTH, canonical, is_words, plain
 from r3bench.grading.numbers import COMMA_SPACE, as_number, same_fraction
-from r3bench.grading.units import MEASURED, is_unit, unit_of
+from r3bench.grading.units import MEASURED, another_unit, is_unit
 
 _LETTER_FIRST = re.compile(  # '(B) text', 'B. text', 'B: text'
     r"\(?([A-J])(?:\)[.:]?|[.:](?=\s|$))"  # not 'B:C' or 'B.5'
@@ -65,8 +65,7 @@ def decide(answer: str, gold: str) -> tuple[bool, str] | None:
         return False, f"answer longer than {MAX_LENGTH} characters"
     if len(gold) > MAX_LENGTH:
         return False, f"gold longer than {MAX_LENGTH} characters"
-    unit = unit_of(gold)
-    if unit and unit_of(answer) not in (None, unit):
+    if another_unit(answer, gold):
         return False, "another unit"
     plain_answer, plain_gold = plain_pair(answer, gold)
     time = _CLOCK.fullmatch(plain_gold)

@@ -36,9 +36,10 @@ _NAMES = {  # canonical name: other names; plurals in s are understood
     "cent": "",
 }
 _UNITS = {other: name for name, others in _NAMES.items() for other in (name, *others.split())}
-_SHORT = {"mph": ("mi", "h"), "kph": ("km", "h"), "kmh": ("km", "h")}
+_SHORT = {"mph": ("mi", "h"), "kph": ("km", "h"), "kmh": ("km", "h"), "kmph": ("km", "h")}
 _POWERS = {"square": 2, "sq": 2, "squared": 2, "cubic": 3, "cu": 3, "cubed": 3}
 _CURRENCY = ((r"\$", "dollar"), ("€", "euro"), ("¢", "cent"))
+_MONEY = frozenset(("dollar", "euro", "cent"))
 _SPACE = re.compile(r"\\[,;:!> ]|~|\\q?quad(?![a-zA-Z])|(?<!\\)\$|\{\}")
 _WRAPPER = re.compile(r"\\(?:text|textbf|textit|textrm|textnormal|mathrm|mbox|operatorname)\s*\{([^{}]*)\}")
 _DEGREE = re.compile(r"\^\s*\{?\s*\\circ\s*\}?|\\degree(?![a-zA-Z])|°")
@@ -69,18 +70,30 @@ def unit_of(text: str) -> Unit | None:
     r"""The unit of an answer as written: `27\text{ cm}^2` has cm to the second; None where there is none or one that
     isn't known (apples, square units), or where the letters may be variables (`3h + 2s`)."""
     text = _WRAPPER.sub(r" \1 ", _SPACE.sub(_spaced, text.strip()[-TAIL:]))
+    powers: dict[str, int] = {}
     for sign, name in _CURRENCY:
-        if sign in text and not re.search("[a-zA-Z]", _COMMANDS.sub("", text.replace(sign, ""))):
-            return ((name, 1),)
+        if sign in text:
+            powers[name] = 1
+            text = text.replace(sign, "").strip()
+    if powers and not re.search("[a-zA-Z]", _COMMANDS.sub("", text)):
+        return tuple(powers.items())
     text = _DEGREE.sub(" degree ", text).replace("²", "^2").replace("³", "^3").strip().rstrip(".")
     found = _ENDED.fullmatch(text)
     if not found or re.search("[a-zA-Z]", _COMMANDS.sub("", found.group("number"))):
         return None
     above, _, below = re.sub(r"(?<![a-zA-Z])per(?![a-zA-Z])", "/", found.group("unit").lower()).partition("/")
-    powers: dict[str, int] = {}
     if not (_add(above, 1, powers) and _add(below, -1, powers)):
         return None
     return tuple(sorted((name, power) for name, power in powers.items() if power)) or None
+
+
+def another_unit(answer: str, gold: str) -> bool:
+    """Whether both name a unit that is known, and not the same. An amount may be said to be per something."""
+    unit = unit_of(gold)
+    given = unit_of(answer) if unit else None
+    if not unit or not given or given == unit:
+        return False
+    return unit[0][0] not in _MONEY or len(unit) > 1 or unit[0] not in given
 
 
 def _spaced(match: "re.Match[str]") -> str:

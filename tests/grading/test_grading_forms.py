@@ -33,6 +33,8 @@ from r3bench.grading.units import unit_of
         (r"90^{\circ}", {"degree": 1}),
         (r"$\$18.90$", {"dollar": 1}),
         ("36 USD", {"dollar": 1}),
+        (r"\$36 \text{ per hour}", {"dollar": 1, "h": -1}),
+        (r"\$36 \text{ each}", None),
         ("5.4 ¢", {"cent": 1}),
         ("27", None),
         (r"21\text{ dogs}", None),
