@@ -130,6 +130,9 @@ def read_record(paths: RunPaths) -> RunRecord:
             f"{paths.record}: schema {values.get('schema') if isinstance(values, dict) else None!r}, expected {SCHEMA}"
         )
     expect(values, paths.record, run_id=str, name=str, seed=int, factors=dict, train=dict, eval=dict)
+    for key in ("commit", "config_hash", "started", "ended"):
+        if not isinstance(values.get(key), str | None):
+            raise StateError(f"{paths.record}: {key}: got {values[key]!r}, expected a text; the file was edited")
     for task, summary in values["eval"].items():
         expect(summary, f"{paths.record}: eval.{task}")
     try:

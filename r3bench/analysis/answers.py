@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 from r3bench.analysis.cells import BASE_LABEL
@@ -14,6 +15,7 @@ from r3bench.analysis.results import Results
 from r3bench.analysis.study import run_folder
 
 ANSWERS_SHOWN = 8  # sample answers in the report
+COLUMNS = ["question", "response", "gold", "extracted", "correct", "tokens", "truncated"]
 ANSWER_LENGTH = 4000  # characters of one that are shown
 
 
@@ -37,12 +39,16 @@ def sample_answers(folder: Path, results: Results) -> list[Answer]:
         shards = sorted((run_folder(folder, run.run) / "eval" / task).glob("*.parquet"))
         if label in shown or not shards or len(found) >= ANSWERS_SHOWN:
             continue
+        try:
+            rows = next(pq.ParquetFile(shards[0]).iter_batches(batch_size=64, columns=COLUMNS), None)
+        except (OSError, pa.ArrowException):
+            continue  # a torn file; the tables' notes name its run
+        if rows is None:
+            continue
         shown.add(label)
-        columns = ["question", "response", "gold", "extracted", "correct", "tokens", "truncated"]
-        file = pq.ParquetFile(shards[0])
-        rows = next(file.iter_batches(batch_size=64, columns=columns)).to_pylist()
+        answers = rows.to_pylist()
         for wanted in (True, False):
-            row = next((r for r in rows if bool(r["correct"]) is wanted), None)
+            row = next((r for r in answers if bool(r["correct"]) is wanted), None)
             if row is not None:
                 found.append(_answer(label, row))
     return found[:ANSWERS_SHOWN]

@@ -126,7 +126,22 @@ class Dispatcher:
                 self._end_hung()
                 self._look_elsewhere()
             self.report.left += [cell.run_id for cell in self.todo]
+            self._look_back()
         return self.report
+
+    def _look_back(self) -> None:
+        """Runs that were removed while others ran are not finished any more."""
+        gone = [
+            cell.run_id
+            for cell in self.study.cells
+            if cell.run_id in self.report.finished and not self.study.paths(cell).record.exists()
+        ]
+        for run in gone:
+            del self.report.finished[run]
+        if gone:
+            self.report.left += gone
+            self.report.reason = self.report.reason or "removed while the study ran; the same command makes them again"
+            self.study.write()
 
     def _reconcile(self, cell: Cell) -> None:
         state, record = self.study.state(cell)

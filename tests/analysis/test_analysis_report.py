@@ -17,6 +17,7 @@ from r3bench.analysis.curves import band, cell_curves, curve_notes, matched, run
 from r3bench.analysis.effects import effects
 from r3bench.analysis.plots import forest
 from r3bench.analysis.tables import study_tables
+from r3bench.errors import StateError
 from r3bench.files import read_json, write_json
 
 HOSTILE = (
@@ -288,3 +289,21 @@ def test_a_full_disk_under_the_figures_is_an_error_of_the_disk(hostile_study, tm
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
     assert caught.value.filename == str(tmp_path / "figures" / f"{picture.name}.pdf")
     assert not list((tmp_path / "figures").iterdir())
+
+
+@pytest.mark.parametrize("content", [b"", b"[1]", b"\0" * 500], ids=["empty", "short", "zeros"])
+def test_a_torn_file_of_answers_leaves_a_report(tmp_path, content):
+    study = make_study(tmp_path / "demo", Spec(seeds=(0, 1)))
+    torn = sorted(study.glob("base-s0-*/eval/*/*.parquet"))[0]
+    torn.write_bytes(content)
+    page = write_report(study, tmp_path, figures=False).read_text(encoding="utf-8")
+    assert torn.name in page and "not readable as parquet" in page  # said, and the other run of the cell is shown
+
+
+@pytest.mark.parametrize("key", ["commit", "config_hash", "started", "ended"])
+def test_a_record_that_was_edited_is_named(tmp_path, key):
+    study = make_study(tmp_path / "demo", Spec(seeds=(0, 1)))
+    file = sorted(study.glob("base-s0-*/run.json"))[0]
+    write_json(file, {**read_json(file), key: 7})
+    with pytest.raises(StateError, match=f"run.json: {key}: got 7, expected a text"):
+        write_report(study, tmp_path, figures=False)

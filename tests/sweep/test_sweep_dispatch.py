@@ -3,6 +3,7 @@
 import json
 import multiprocessing
 import os
+import shutil
 import tempfile
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
@@ -353,3 +354,17 @@ def test_a_read_only_file_system_is_a_plain_error(home, grid, small_disk):
     subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
     with pytest.raises(StateError, match=r"can't be written: Read-only file system"):
         ablate(grid, small_disk, run=run_toy, executor=InlineExecutor(), say=quiet)
+
+
+def test_runs_that_are_removed_meanwhile_are_not_called_finished(home, grid):
+    """Someone tidies up while the study runs: what is gone is made again, once, and the rest is left alone."""
+
+    def say(line):
+        if line.startswith("[3/"):
+            shutil.rmtree(home / "runs" / "toy")
+
+    report = ablate(grid, home / "runs", run=run_toy, executor=InlineExecutor(), say=say)
+    assert not report.complete and len(report.left) == 3 and "removed while the study ran" in report.reason
+    assert (home / "runs" / "toy" / "study.json").exists()
+    assert ablate(grid, home / "runs", run=run_toy, executor=InlineExecutor(), say=quiet).complete
+    assert set(executions(home).values()) == {1}  # the list of executions was removed as well
