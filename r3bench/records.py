@@ -17,7 +17,8 @@ from typing import Any, Literal
 from r3bench.errors import StateError
 from r3bench.files import expect, read_json, write_json
 
-SCHEMA = 1
+SCHEMA = 1  # of run.json
+STUDY_SCHEMA = 1  # of study.json
 Outcome = Literal["finished", "diverged", "failed"]
 
 ANSWER_COLUMNS = {  # eval/<task>/<shard>.parquet
@@ -126,8 +127,9 @@ def read_record(paths: RunPaths) -> RunRecord:
     """The record of a finished run; `StateError` for a torn or foreign file."""
     values = read_json(paths.record)
     if not isinstance(values, dict) or values.get("schema") != SCHEMA:
+        found = values.get("schema") if isinstance(values, dict) else None
         raise StateError(
-            f"{paths.record}: schema {values.get('schema') if isinstance(values, dict) else None!r}, expected {SCHEMA}"
+            f"{paths.record}: schema {found!r}, expected {SCHEMA}; edited, or of another version of r3bench"
         )
     expect(values, paths.record, run_id=str, name=str, seed=int, factors=dict, train=dict, eval=dict)
     for key in ("commit", "config_hash", "started", "ended"):
@@ -166,6 +168,10 @@ def check_study(spec: Any, file: Path) -> dict[str, Any]:
         StateError: it is not a study's; names the file and the key.
     """
     expect(spec, file, cells=list)
+    if spec.get("schema", STUDY_SCHEMA) != STUDY_SCHEMA:
+        raise StateError(
+            f"{file}: schema {spec['schema']!r}, expected {STUDY_SCHEMA}; it is of another version of r3bench"
+        )
     for number, cell in enumerate(spec["cells"]):
         expect(cell, f"{file}: cells[{number}]", run_id=str, name=str, seed=int, factors=dict)
     if "grid" in spec:

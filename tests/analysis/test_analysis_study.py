@@ -14,6 +14,7 @@ from r3bench.analysis import load_study, render_tables
 from r3bench.analysis.cells import cell_rows
 from r3bench.analysis.effects import effects
 from r3bench.errors import StateError
+from r3bench.files import read_json, write_json
 from r3bench.records import RunPaths, read_record, write_record
 
 RUN = "replay-s0-000000000003"
@@ -169,3 +170,12 @@ def test_an_older_study_takes_its_reference_from_the_first_cell(tmp_path):
 
     rewrite(root, older)
     assert load_study(root).factors == {"a": ("on", "off"), "lr": ("small", "big")}
+
+
+@pytest.mark.parametrize("name", ["study.json", "run.json"])
+def test_files_of_another_version_are_refused_by_name(tmp_path, name):
+    root = make_study(tmp_path / "demo", Spec(seeds=(0, 1)))
+    file = root / name if name == "study.json" else sorted(root.glob("base-s0-*/run.json"))[0]
+    write_json(file, {**read_json(file), "schema": 2})
+    with pytest.raises(StateError, match=f"{name}: schema 2, expected 1; .*of another version of r3bench"):
+        load_study(root)
