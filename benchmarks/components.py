@@ -83,6 +83,7 @@ CASES = {
             "trainer.num_generations=8", "trainer.max_completion_length=96", "trainer.learning_rate=1e-6",
         ),
         {"ranking": True, "reflection": {"max_share": 0.5}, "replay": True, "retrospective": {"gate_auc": 0.0}},
+        warmup=2,
     ),
 }  # fmt: skip
 
