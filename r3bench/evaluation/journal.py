@@ -18,7 +18,7 @@ class Journal:
 
     Args:
         folder: `eval/<task>`.
-        settings: what answers are sampled under now; lines written under others are not used.
+        settings: what answers are sampled under now; lines written under others are removed.
         have: (question, repeat) pairs that shards hold.
     """
 
@@ -27,11 +27,9 @@ class Journal:
         self.answers: dict[tuple[str, int], Completion] = {}  # by question and repeat
         for path in sorted(folder.glob(".*.jsonl")):
             found = _read(path, settings)
-            if found is None:
-                continue
-            if found.keys() <= have:
+            if found is None or found.keys() <= have:
                 path.unlink()
-            self.answers |= {key: answer for key, answer in found.items() if key not in have}
+            self.answers |= {key: answer for key, answer in (found or {}).items() if key not in have}
 
     def add(self, name: str, draw: Draw, answer: Completion) -> None:
         """Note an answer of shard `name`: it is in the file when this returns, though not yet on the disk."""
