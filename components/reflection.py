@@ -146,6 +146,10 @@ class Reflection(Component):
         self._template = template_path(config.template).read_text(encoding="utf-8")
 
     @classmethod
+    def most_appended(cls, config: ReflectionConfig, groups: int, generations: int) -> int:
+        return int(config.max_share * groups + 1e-9) * generations if config.placement == "append" else 0
+
+    @classmethod
     def check(cls, config: ReflectionConfig, trainer: Mapping[str, Any], lowest_correct: float, where: str) -> None:
         rows = trainer.get("generation_batch_size")
         if not rows:

@@ -100,6 +100,10 @@ class Replay(Component):
     config: ReplayConfig
 
     @classmethod
+    def most_appended(cls, config: ReplayConfig, groups: int, generations: int) -> int:
+        return config.rows * groups if config.mode == "append" else 0
+
+    @classmethod
     def check(cls, config: ReplayConfig, trainer: Mapping[str, Any], lowest_correct: float, where: str) -> None:
         group = int(trainer["num_generations"])
         if config.mode == "replace" and config.rows >= group:

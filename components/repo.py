@@ -101,6 +101,10 @@ class Repo(Component):
     def appends(cls, config: RepoConfig) -> bool:
         return True
 
+    @classmethod
+    def most_appended(cls, config: RepoConfig, groups: int, generations: int) -> int:
+        return config.rows * groups
+
     def mix(self, step: Step) -> list[Mixture]:
         free = still_free(self, step, [group for group in step.groups if group.provenance == "fresh"])
         return [mixture for group in free if (mixture := self._mixture(group, step)) is not None]

@@ -7,8 +7,10 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from r3bench import catalog
 from r3bench.config.sections import LoraSection, Recipe
-from r3bench.config.trainer_fields import trainer_value
+from r3bench.config.strict import build
+from r3bench.config.trainer_fields import generation_batch, trainer_value
 from r3bench.sweep.strategy import Strategy
 
 PROMPT = 1024  # tokens of the longest prompt, where nothing is known
@@ -90,6 +92,7 @@ def memory(
     processes: int = 1,
     strategy: Strategy = "ddp",
     device_gb: float | None = None,
+    growth: int = 0,
 ) -> Memory:
     """Memory of one of `processes` GPUs.
 
@@ -122,6 +125,7 @@ def memory(
         processes: GPUs.
         strategy: how the model is spread over them.
         device_gb: memory of a GPU, for vLLM's share.
+        growth: rows that components may append to a micro-batch.
     """
 
     def value(key: str) -> Any:
@@ -133,7 +137,7 @@ def memory(
     trained = shape.parameters if lora is None else adapter_parameters(shape, lora.rank)
     trained_width = width if lora is None else 4 if dtype == "float32" or mixed else 2
     length = prompt + int(value("max_completion_length"))
-    rows = int(value("per_device_train_batch_size"))
+    rows = int(value("per_device_train_batch_size")) + growth
     sampled = rows * int(trainer.get("steps_per_generation") or value("gradient_accumulation_steps"))
     split = SPLIT[strategy]
 
@@ -216,7 +220,20 @@ def recipe_memory(
         processes=processes,
         strategy=strategy,
         device_gb=device_gb,
+        growth=micro_batch_growth(recipe, processes),
     )
+
+
+def micro_batch_growth(recipe: Recipe, processes: int = 1) -> int:
+    """Rows by which the components that are on may make a micro-batch grow: TRL cuts a batch into equal parts."""
+    size = int(trainer_value(recipe.trainer, "num_generations"))
+    rows = generation_batch(recipe.trainer, processes) // processes
+    parts = rows // int(trainer_value(recipe.trainer, "per_device_train_batch_size"))
+    most = 0
+    for name, settings in recipe.components.items():
+        component = catalog.component(name)
+        most += component.most_appended(build(component.Config, settings, name), rows // size, size)
+    return -(-most // max(1, parts))
 
 
 def memory_text(recipe: Recipe, *, processes: int = 1, strategy: Strategy = "ddp") -> str:
@@ -226,11 +243,16 @@ def memory_text(recipe: Recipe, *, processes: int = 1, strategy: Strategy = "ddp
         return ""
     parts = ", ".join(f"{name} {gb:,.2f}" for name, gb in needed.parts.items())
     cap = int(trainer_value(recipe.trainer, "max_completion_length"))
+    growth = micro_batch_growth(recipe, processes)
     on = f"{strategy} on {processes} GPUs" if processes > 1 else "one GPU"
     lines = [
         f"Memory of each GPU in GB, prompts of {PROMPT:,} and answers of {cap:,} tokens, {on}",
         f"  {needed.total:,.1f} = {parts}",
     ]
+    if growth:
+        own = int(trainer_value(recipe.trainer, "per_device_train_batch_size"))
+        added = f"{growth} row" if growth == 1 else f"{growth} rows"
+        lines.append(f"  with up to {added} that components append to the {own} of a micro-batch")
     if trainer_value(recipe.trainer, "use_vllm") and trainer_value(recipe.trainer, "vllm_mode") == "colocate":
         share = float(trainer_value(recipe.trainer, "vllm_gpu_memory_utilization"))
         lines.append(

@@ -27,7 +27,7 @@ from r3bench.sweep.cost import RunCost, evaluation_rate, questions_of, run_cost,
 from r3bench.sweep.design import aliases
 from r3bench.sweep.grid import Grid, factors_of
 from r3bench.sweep.local import cpu_cores, gpu_ids
-from r3bench.sweep.memory import memory_text
+from r3bench.sweep.memory import memory_text, micro_batch_growth
 from r3bench.training.embedded import CAPS
 
 WITHIN = {"aime": 0.10, "amc": 0.12, "math500": 0.08}  # mean p(1-p) by the start of a task's name
@@ -182,7 +182,11 @@ def plan(
         warnings=warnings,
         mean_length=mean_length,
         power=power,
-        memory=memory_text(trained[0].recipe, processes=processes, strategy=grid.executor.strategy),
+        memory=memory_text(
+            max((cell.recipe for cell in trained), key=lambda recipe: micro_batch_growth(recipe, processes)),
+            processes=processes,
+            strategy=grid.executor.strategy,
+        ),
     )
 
 

@@ -196,6 +196,11 @@ class Component:
         """Whether it adds groups or rows to a batch, for which each process must hold whole groups."""
         return "append" in (getattr(config, "mode", None), getattr(config, "placement", None))
 
+    @classmethod
+    def most_appended(cls, config: Any, groups: int, generations: int) -> int:
+        """Rows it adds at most to a batch of `groups` prompts with `generations` answers each, for the memory plan."""
+        return 0
+
     def plan(self, step: Step) -> list[PlannedGroup]:
         """Before generation: groups to add or to put in a slot."""
         return []

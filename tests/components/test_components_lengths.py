@@ -8,6 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from train_tools import batch_rows, train
 
+from r3bench.config.load import parse_recipe
+from r3bench.sweep.memory import micro_batch_growth
 from r3bench.training import trl_adapter
 from r3bench.training.lengths import parts_of_like_rows
 
@@ -116,3 +118,18 @@ def test_off_makes_one_forward(tiny_model, tmp_path, monkeypatch):
     train(tiny_model, tmp_path, {"replay": True}, failing, steps=2)
     with pytest.raises(AssertionError, match="split"):
         train(tiny_model, tmp_path / "b", SETTINGS, failing, steps=6)
+
+
+def test_micro_batches_grow_as_far_as_the_memory_plan_says(tiny_model, tmp_path):
+    """Replay and reflection append in the same step; no micro-batch is larger than planned, and one is as large."""
+    components = {**SETTINGS, "replay": {"rows": 3, "warmup": 0, "truncated_negatives": True}}
+    values = {"num_generations": 4, "per_device_train_batch_size": 4, "gradient_accumulation_steps": 2}
+    growth = micro_batch_growth(
+        parse_recipe({"model": "m", "data": "d", "trainer": values, "components": components}, "r")
+    )
+    assert growth == 5  # 2 groups: 6 rows replayed and a group of 4, over two micro-batches
+    seen = []
+    for seed in range(3):
+        trainer = train(tiny_model, tmp_path / str(seed), components, failing, steps=10, seed=seed, **values)
+        seen += [len(part["prompt_ids"]) for record in trainer.records for part in record["parts"]]
+    assert 4 + 2 < max(seen) <= 4 + growth

@@ -74,8 +74,12 @@ def test_keys_and_values_are_what_a_model_caches() -> None:
 
 
 def test_the_total_written_out() -> None:
-    """DeepSeek-R1-Distill-Qwen-1.5B by hand: 8 rows of 1,024 + 8,192 tokens, vLLM on 30 % of 80 GB."""
-    n, tokens = 1.776943104e9, 8 * 9216
+    """DeepSeek-R1-Distill-Qwen-1.5B by hand: 8 rows of 1,024 + 8,192 tokens, vLLM on 30 % of 80 GB.
+
+    To the 16 groups of 8 that a process samples, replay may append 16 rows and reflection 4 groups of 8: 3 rows for
+    each of 16 micro-batches.
+    """
+    n, tokens = 1.776943104e9, (8 + 3) * 9216
     block = tokens * 1536 * 2
     head = tokens * 1536 * 4 + 151936 * 1536 * 6 + 4096 * 32768 * 2
     by_hand = 2 * n + 2 * n + 2 * n + 4 * n + (28 + 17) * block + head + 0.3 * 80e9 + 1e9
