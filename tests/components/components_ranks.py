@@ -84,7 +84,11 @@ CASES = {  # `fsdp` in a name: FSDP2; `lora`: adapters
         {"repo": {"rows": 3, "window": 4, "min_stored": 4}, "rescue": True, "exgrpo": {"start": 0.0}}, {"rows": 16}
     ),
     "idle": (
-        {"replay": {"warmup": 99}, "reflection": {"warmup": 99}, "retrospective": {"gate_auc": 1.0}}, {"max_steps": 4}
+        {
+            "replay": {"warmup": 99}, "reflection": {"warmup": 99, "max_share": 1 / 3},
+            "retrospective": {"gate_auc": 1.0},
+        },
+        {"max_steps": 4},
     ),
     # of 2 ranks the first never has anything to do, of 4 the first two
     "one-sided": (
