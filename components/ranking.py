@@ -64,24 +64,27 @@ def by_context(entropies: Sequence[np.ndarray], completions: Sequence[np.ndarray
     Returns:
         N new arrays (L_i,).
     """
-    result = [np.array(row, float) for row in entropies]
-    undecided = [(0, list(range(len(result))))]  # rows that share all tokens before this position
+    lengths = [len(row) for row in entropies]
+    values, tokens = (np.zeros((len(lengths), max(lengths, default=0)), kind) for kind in (float, np.int64))
+    for row, length in enumerate(lengths):
+        values[row, :length], tokens[row, :length] = entropies[row], completions[row][:length]
+    undecided = [(0, list(range(len(lengths))))]  # rows that share all tokens before this position
     while undecided:
         start, rows = undecided.pop()
-        rows = [row for row in rows if len(result[row]) > start]
+        rows = [row for row in rows if lengths[row] > start]
         if len(rows) < 2:
             continue
-        shortest = min(len(result[row]) for row in rows)
-        tokens = np.stack([np.asarray(completions[row])[start:shortest] for row in rows])
-        different = np.flatnonzero((tokens != tokens[0]).any(axis=0))
-        last = start + (int(different[0]) if len(different) else shortest - start - 1)
-        shared = np.mean([result[row][start : last + 1] for row in rows], axis=0)
-        for row in rows:
-            result[row][start : last + 1] = shared
-        for token in np.unique(tokens[:, last - start]):
-            alike = [row for row, other in zip(rows, tokens[:, last - start], strict=True) if other == token]
-            undecided.append((last + 1, alike))
-    return result
+        shared = tokens[rows, start : min(lengths[row] for row in rows)]
+        different = (shared != shared[0]).any(axis=0)
+        first = int(different.argmax())
+        last = first if different[first] else len(different) - 1  # where they still have one context, from `start` on
+        span = slice(start, start + last + 1)
+        values[rows, span] = values[rows, span].mean(axis=0)
+        alike: dict[int, list[int]] = {}
+        for row, token in zip(rows, shared[:, last].tolist(), strict=True):
+            alike.setdefault(token, []).append(row)
+        undecided += [(start + last + 1, some) for some in alike.values() if len(some) > 1]
+    return [values[row, :length] for row, length in enumerate(lengths)]
 
 
 def peak_and_global(entropies: np.ndarray, peak_fraction: float) -> tuple[float, float]:
@@ -90,7 +93,8 @@ def peak_and_global(entropies: np.ndarray, peak_fraction: float) -> tuple[float,
     if not length:
         return math.nan, math.nan
     k = max(1, math.floor(peak_fraction * length + 1e-9))  # 0.2 * 5 is not quite 1 in binary
-    return float(np.sort(entropies)[-k:].mean()), float(np.mean(entropies))
+    rising = np.sort(entropies)
+    return float(rising[-k:].sum()) / k, float(rising.sum()) / length
 
 
 def domination_scores(peak: np.ndarray, overall: np.ndarray) -> np.ndarray:
@@ -158,9 +162,9 @@ def rank_correlation(first: np.ndarray, second: np.ndarray) -> float:
         (values[:, None] > values).sum(axis=1) + 0.5 * (values[:, None] == values).sum(axis=1)
         for values in (first, second)
     ]
-    if any(not np.ptp(values) > 0 for values in ranks):
-        return math.nan
-    return float(np.corrcoef(ranks[0], ranks[1])[0, 1])
+    one, other = (values - (len(first) - 1) / 2 - 0.5 for values in ranks)  # ranks sum to the same, tied or not
+    scale = math.sqrt(one @ one * (other @ other))
+    return float(one @ other) / scale if scale > 0 else math.nan
 
 
 @dataclass(frozen=True)

@@ -72,7 +72,7 @@ def hardness(stored: Sequence[Summary], epoch: int, window: Literal["last_epoch"
     attempts = [
         row.correct for row in stored if row.provenance == "fresh" and (window == "all" or row.epoch >= epoch - 1)
     ]
-    return (float(np.mean(attempts)) if attempts else float("nan")), len(attempts)
+    return (sum(attempts) / len(attempts) if attempts else math.nan), len(attempts)
 
 
 @dataclass(frozen=True)
@@ -210,10 +210,11 @@ class Reflection(Component):
 
     def _exemplars(self, group: Group, step: Step) -> list[Summary]:
         rng = self.facts.rng(step.step, self.name, group.question)
-        others = sorted({other.question for other in step.groups} - {group.question})
+        asked = [group.question]
         if self.config.source == "other":
-            rng.shuffle(others)
-        for question in [group.question] if self.config.source == "own" else others:
+            asked = sorted({other.question for other in step.groups} - {group.question})
+            rng.shuffle(asked)
+        for question in asked:
             wrong = self._wrong(step.history.summaries(question))
             if wrong:
                 return rng.sample(wrong, min(self.config.exemplars, len(wrong)))
@@ -230,7 +231,7 @@ class Reflection(Component):
 
     def _attempt(self, completion_ids: np.ndarray) -> str:
         """What is shown of a wrong answer."""
-        ids = [int(token) for token in completion_ids]
+        ids = completion_ids.tolist()
         text = self.facts.decode(ids)
         if self.config.context == "answer":
             return self._harmless(last_boxed(text) or "(none)")
@@ -238,7 +239,7 @@ class Reflection(Component):
             thinking, tag, answer = text.rpartition("</think>")
             if tag:
                 text = self.facts.decode(self.facts.encode(thinking)[-self.config.budget :]) + answer
-            else:
+            elif len(ids) > self.config.budget:
                 text = self.facts.decode(ids[-self.config.budget :])
         return self._harmless(text)
 

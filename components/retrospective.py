@@ -137,6 +137,7 @@ class Retrospective(Component):
         self._failing = 0.0  # share of all-wrong groups in the last batch
         self._texts = TokenTexts(facts.decode)
         self._probed: dict[int, list[int]] = {}  # global row -> cuts found in `probe`
+        self._new: list[State] = []  # stored in this batch
 
     @classmethod
     def check(cls, config: RetrospectiveConfig, trainer: Mapping[str, Any], lowest_correct: float, where: str) -> None:
@@ -221,11 +222,9 @@ class Retrospective(Component):
         """(group, place, prefix lengths) of the answers to bare questions that can be cut."""
         rows = []
         for group in sorted(groups, key=lambda group: group.question):  # an order that no rank layout changes
-            for place in range(len(group.correct)) if group.provenance == "fresh" else ():
-                row = group.rows[place]
-                cuts = self._probed.get(row, []) if self._probed else self._cuts(group, place)
-                if cuts:
-                    rows.append((group, place, cuts))
+            if group.provenance == "fresh":
+                found = [self._probed.get(row, []) for row in group.rows] if self._probed else self._cuts(group)
+                rows += [(group, place, cuts) for place, cuts in enumerate(found) if cuts]
         return rows
 
     def observe(self, step: Step) -> None:
@@ -236,13 +235,12 @@ class Retrospective(Component):
         for group in fresh:
             if group.correct.mean() >= self.config.retire:
                 self.count("states_retired", len(self.states.pop(group.question, [])))
-        before = self._everything()
+        self._new.clear()
         self._collect(step)
         self._trim()
-        known = set(map(id, before))
-        after = self._everything()
-        self.count("states_collected", sum(id(state) not in known for state in after))  # and not evicted at once
-        self.measure("states", len(after))
+        kept = [any(state is other for other in self.states.get(state.question, [])) for state in self._new]
+        self.count("states_collected", sum(kept))  # and not evicted at once
+        self.measure("states", sum(map(len, self.states.values())))
 
     def _credit(self, step: Step) -> None:
         """Book the continuations against the states they started from."""
@@ -270,7 +268,9 @@ class Retrospective(Component):
         for group in step.groups:
             if group.provenance == "fresh" and group.correct.mean() < config.retire and config.source != "own":
                 self._canonical(group, step)
-        values = self._values(rows, step)
+        critical = config.value == "value_head" and bool(rows)
+        features = np.concatenate([group.hidden[place] for group, place, _ in rows]) if critical else None
+        values = self._values(rows, features, step)
         if config.value == "value_head" and self.critic.auc < config.gate_auc:
             self.count("steps_gate_closed")
         elif config.source != "canonical":
@@ -284,9 +284,10 @@ class Retrospective(Component):
                 rates,
                 step,
             )
-        if config.value == "value_head" and rows:  # last: a value must not know the outcome of its own answer
-            returns = [np.full(len(cuts), group.correct[place], float) for group, place, cuts in rows]
-            self.critic.learn(self._features(rows), np.concatenate(returns), np.concatenate(values))
+        if features is not None:  # last: a value must not know the outcome of its own answer
+            right = np.array([group.correct[place] for group, place, _ in rows], float)
+            returns = np.repeat(right, [len(cuts) for *_, cuts in rows])
+            self.critic.learn(features, returns, np.concatenate(values))
             self.measure("value_auc", self.critic.auc)
 
     def _collect_own(
@@ -320,28 +321,27 @@ class Retrospective(Component):
                 )
             )
 
-    def _values(self, rows: list[tuple[Group, int, list[int]]], step: Step) -> list[np.ndarray]:
-        """V at the cuts of each answer: the critic's, or random numbers."""
-        if self.config.value != "value_head":
-            rngs = [self.facts.rng(step.step, self.name, f"{group.question}-{place}") for group, place, _ in rows]
-            return [np.array([rng.random() for _ in cuts]) for rng, (_, _, cuts) in zip(rngs, rows, strict=True)]
-        if not rows:
-            return []
-        return np.split(self.critic.value(self._features(rows)), np.cumsum([len(cuts) for _, _, cuts in rows])[:-1])
+    def _values(
+        self, rows: list[tuple[Group, int, list[int]]], features: np.ndarray | None, step: Step
+    ) -> list[np.ndarray]:
+        """V at the cuts of each answer: the critic's on (n, H) hidden states of all, or random numbers."""
+        if features is not None:
+            return np.split(self.critic.value(features), np.cumsum([len(cuts) for _, _, cuts in rows])[:-1])
+        rngs = [self.facts.rng(step.step, self.name, f"{group.question}-{place}") for group, place, _ in rows]
+        return [np.array([rng.random() for _ in cuts]) for rng, (_, _, cuts) in zip(rngs, rows, strict=True)]
 
-    @staticmethod
-    def _features(rows: list[tuple[Group, int, list[int]]]) -> np.ndarray:
-        """(n, H) hidden states at the cuts of all rows."""
-        return np.concatenate([group.hidden[place] for group, place, _ in rows])
-
-    def _cuts(self, group: Group, place: int) -> list[int]:
-        text, ends = self._texts.read(group.completion_ids[place])
-        breaks: list[int] = []
-        if self.config.cuts == "paragraphs":
-            breaks = paragraph_cuts(text, ends)
-        elif self.config.cuts == "entropy":
-            breaks = [int(t) for t in np.argsort(-group.entropies[place], kind="stable")[: 2 * self.config.max_cuts]]
-        return self._cut_points(text, ends, breaks)
+    def _cuts(self, group: Group) -> list[list[int]]:
+        """Prefix lengths of each answer of a group."""
+        found = []
+        for place, (text, ends) in enumerate(self._texts.read_all(group.completion_ids)):
+            breaks: list[int] = []
+            if self.config.cuts == "paragraphs":
+                breaks = paragraph_cuts(text, ends)
+            elif self.config.cuts == "entropy":
+                highest = np.argsort(-group.entropies[place], kind="stable")[: 2 * self.config.max_cuts]
+                breaks = highest.tolist()
+            found.append(self._cut_points(text, ends, breaks))
+        return found
 
     def _cut_points(self, text: str, ends: np.ndarray, breaks: Sequence[int]) -> list[int]:
         answer = text.find("\\boxed")
@@ -380,6 +380,7 @@ class Retrospective(Component):
         if any(np.array_equal(state.prefix, other.prefix) for other in stored):
             return
         stored.append(state)
+        self._new.append(state)
         # Best first; a state nobody has tried counts as promising as any.
         stored.sort(key=lambda s: (-(1.0 if math.isnan(s.value) else s.value), -s.step))
         del stored[self.config.per_question :]

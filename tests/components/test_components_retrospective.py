@@ -117,8 +117,8 @@ def test_no_prefix_reaches_the_final_answer():
     component = make("retrospective", {"value": "random", "max_fraction": 1.0})
     texts = ["idea\n\n\\boxed{5}\n\nand a long tail that goes on and on", "ab\\boxed{5} and a tail without any break"]
     one = answers([0, 0], texts)
-    assert component._cuts(one, 0) == [6]
-    assert component._cuts(one, 1) == []  # the first grid cut would already include it
+    assert component._cuts(one)[0] == [6]
+    assert component._cuts(one)[1] == []  # the first grid cut would already include it
 
 
 @pytest.mark.parametrize(
@@ -144,11 +144,11 @@ def test_right_answers_are_cut_only_with_outcome_any():
 
 def test_grid_and_entropy_cuts():
     component = make("retrospective", {"value": "random", "quantile": 0.0, "cuts": "grid", "spacing": 4, "max_cuts": 9})
-    assert component._cuts(answers([0], ["x" * 20]), 0) == [4, 8, 12]
+    assert component._cuts(answers([0], ["x" * 20])) == [[4, 8, 12]]
     component = make("retrospective", {"value": "random", "cuts": "entropy", "max_cuts": 2})
     one = answers([0], ["x" * 20])
     one.entropies = [np.arange(20) % 7 * 1.0]
-    assert set(component._cuts(one, 0)) <= {6, 13, 5, 12}
+    assert set(component._cuts(one)[0]) <= {6, 13, 5, 12}
 
 
 def collected(settings=None, questions=6, **facts):

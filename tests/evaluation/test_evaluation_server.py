@@ -113,7 +113,10 @@ def test_ctrl_c_waits_for_no_reply_and_loses_no_answer(fake, tmp_path):
     fake.hold = lambda place: place > 60
     words = ["eval", fake.address, "limit=40", "max_tokens=100", "batch_size=4", "--samples", "2", "--quiet"]
     command = [sys.executable, "-m", "r3bench.cli", *words, "--out", str(tmp_path)]
+    # Tests started in the background of a shell inherit an ignored SIGINT, which Python then leaves ignored.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     process = subprocess.Popen(command)
+    signal.signal(signal.SIGINT, before)
     kept = tmp_path / "embedded"
     assert eventually(lambda: fake.held == 4 and sum(len(p.read_text().split("\n")) - 2 for p in kept.glob(".*")) == 60)
     process.send_signal(signal.SIGINT)
