@@ -114,6 +114,7 @@ def _value(expression: Any, point: int, digits: int) -> Any:
         # a part of which no digit is certain is a zero that can't be seen to be one
         real, imaginary = (S.Zero if getattr(part, "_prec", 0) == 1 else part for part in value.as_real_imag())
         return real + I * imaginary if real.is_finite and imaginary.is_finite else None
+    # sympy's ways to say that an expression has no value at these numbers
     except (AttributeError, TypeError, ValueError, OverflowError, ZeroDivisionError, NotImplementedError):
         return None
 

@@ -23,14 +23,14 @@ class TokenTexts:
     def read_all(self, rows: Sequence[np.ndarray]) -> list[tuple[str, np.ndarray]]:
         """`read` of several rows; at once, which pays for short ones."""
         ids = np.concatenate(rows)
-        if not len(ids):
-            return [("", np.zeros(0, np.int64)) for _ in rows]
         try:
-            texts, lengths = self._texts[ids].tolist(), self._lengths[ids]
-            "".join(texts)
+            return self._known(ids, rows)
         except (IndexError, TypeError):  # a token not met before
             self._learn(ids)
-            texts, lengths = self._texts[ids].tolist(), self._lengths[ids]
+            return self._known(ids, rows)
+
+    def _known(self, ids: np.ndarray, rows: Sequence[np.ndarray]) -> list[tuple[str, np.ndarray]]:
+        texts, lengths = self._texts[ids].tolist(), self._lengths[ids]
         found, start = [], 0
         for row in rows:
             end = start + len(row)
