@@ -64,15 +64,18 @@ class Forwards:
         {},
         {"num_iterations": 2, "gradient_accumulation_steps": 2, "per_device_train_batch_size": 4, "steps": 14},
         {"beta": 0.1},
+        {"per_device_train_batch_size": 1, "gradient_accumulation_steps": 8},
+        {"gradient_checkpointing": True, "gradient_checkpointing_kwargs": {"use_reentrant": True}},
     ],
-    ids=["on-policy", "scored first", "with a reference"],
+    ids=["on-policy", "scored first", "with a reference", "one row at a time", "reentrant checkpoints"],
 )
 def test_the_loss_and_its_gradient_are_those_of_one_forward(tiny_model, tmp_path, monkeypatch, changes):
     """The same run with and without parts; only the padding that is computed differs."""
-    apart = train(tiny_model, tmp_path / "a", SETTINGS, failing, **{"steps": 6, "learning_rate": 1e-3, **changes})
+    components = {"reflection": {**SETTINGS["reflection"], "max_share": 1.0}}
+    apart = train(tiny_model, tmp_path / "a", components, failing, **{"steps": 6, "learning_rate": 1e-3, **changes})
     assert apart.evidence["reflection/groups"] > 0
     monkeypatch.setattr(trl_adapter, "can_split", lambda *_: False)
-    whole = train(tiny_model, tmp_path / "b", SETTINGS, failing, **{"steps": 6, "learning_rate": 1e-3, **changes})
+    whole = train(tiny_model, tmp_path / "b", components, failing, **{"steps": 6, "learning_rate": 1e-3, **changes})
     assert len(apart.records) == len(whole.records) > 3
     for one, other in zip(apart.records, whole.records, strict=True):
         assert [row["completion"] for row in batch_rows(one)] == [row["completion"] for row in batch_rows(other)]
