@@ -33,10 +33,10 @@ class CellRow:
     label: str  # 'replay + ranking', 'all off', 'untrained model'
     levels: Mapping[str, str]  # factor -> level; empty for the untrained model
     base: bool
-    runs: tuple[str, ...]  # ids of its runs with answers here, and of those that failed
-    seeds: tuple[int, ...]
+    runs: tuple[str, ...]  # ids of its runs with answers here, and of those that diverged
+    seeds: tuple[int, ...]  # of these
     diverged: int
-    failed: int
+    missing: tuple[str, ...]  # ids of runs without a score here: given up, or without answers
     accuracy: Estimate | None  # None where no run was measured
     gain_base: Estimate | None  # over the untrained model
     gain_off: Estimate | None  # over the cell with every factor at its reference
@@ -52,7 +52,8 @@ class CellRow:
         """Flat JSON form; accuracies 0-1."""
         flat: dict[str, Any] = {
             "benchmark": self.benchmark, "cell": self.label, "levels": dict(self.levels), "base_model": self.base,
-            "runs": list(self.runs), "seeds": list(self.seeds), "diverged": self.diverged, "failed": self.failed,
+            "runs": list(self.runs), "seeds": list(self.seeds), "diverged": self.diverged,
+            "missing": list(self.missing),
             "best": self.best, "tokens": self.tokens, "truncated": self.truncated,
             "generated_tokens": self.generated_tokens, "train_seconds": self.train_seconds,
             "acted": {k: list(v) for k, v in self.acted.items()}, "summary": dict(self.summary),
@@ -95,10 +96,11 @@ def cell_rows(results: Results, failed_score: str | None = None) -> list[CellRow
 
 
 def _row(results: Results, name: str, members: tuple[str, ...], index: int, found: _Found) -> CellRow:
-    failed = np.array([r.outcome != "finished" for r in results.runs])
-    answered = np.logical_and.reduce([results.benchmarks[m].measured for m in members])
-    where = np.flatnonzero((results.cell_of == index) & (failed | answered))
+    scored = np.array([r.outcome == "diverged" and not r.base for r in results.runs])
+    scored |= np.logical_and.reduce([results.benchmarks[m].measured for m in members])
+    where = np.flatnonzero((results.cell_of == index) & scored)
     runs = [results.runs[i] for i in where]
+    missing = [results.runs[i].run for i in np.flatnonzero((results.cell_of == index) & ~scored)]
     cell = results.cells[index] if index >= 0 else ()
     trained = [r.record.train for r in runs if r.record is not None] if index >= 0 else []
     tokens, truncated = _lengths(results, members, where)
@@ -115,7 +117,7 @@ def _row(results: Results, name: str, members: tuple[str, ...], index: int, foun
         runs=tuple(r.run for r in runs),
         seeds=tuple(sorted(r.seed for r in runs)),
         diverged=sum(r.outcome == "diverged" for r in runs),
-        failed=sum(r.outcome == "failed" for r in runs),
+        missing=tuple(missing),
         accuracy=found[0],
         gain_base=found[1],
         gain_off=found[2],

@@ -134,7 +134,8 @@ def curve_notes(results: Results, curves: Mapping[str, Sequence[RunCurve]]) -> l
     if lost:
         where = ", ".join(f"{count} of {label}" for label, count in lost.items())
         notes.append(
-            f"left out: {sum(lost.values())} runs that diverged or failed ({where}); their cells look better here"
+            f"left out: {sum(lost.values())} runs that diverged or are missing ({where}); where they diverged, their "
+            "cells look better here"
         )
     silent = sum(_plotted(run) for run in results.runs) - sum(map(len, curves.values()))
     if silent:

@@ -17,7 +17,7 @@ class Declared:
     primary: tuple[str, ...] | None = None  # factors whose main effects are the primary family; null: all
     macro: tuple[str, ...] | None = None  # benchmarks in the macro average; null: all of them
     margin: float = 0.01  # equivalence margin in accuracy; an effect shown to be inside it is called negligible
-    failed_score: str = "base"  # a run without a usable model scores as 'base' (untrained model), 'zero', or 'drop'
+    failed_score: str = "base"  # a run that diverged scores as 'base' (untrained model), 'zero', or 'drop'
     confidence: float = 0.95  # level of every interval
     question: str | None = None  # what the study asks, in the author's words
 

@@ -12,6 +12,7 @@ from r3bench.analysis.declared import Declared
 from r3bench.analysis.effects import effects
 from r3bench.analysis.prepare import benchmark_sets
 from r3bench.analysis.results import Results, Run, Scores, order_levels
+from r3bench.analysis.tables import lost_notes
 from r3bench.analysis.variance import variance_table
 from r3bench.errors import DataError, nearest
 
@@ -25,7 +26,7 @@ def analyze(path: str | Path, declared: Declared | None = None) -> dict[str, Any
     Returns:
         `effects`: one record per effect (`Effect.record`); `cells`: one per benchmark and cell (`CellRow.record`);
         `variance`: benchmark -> components (`variance_table`); `best`: the best cell against all off, allowing for its
-        having been picked; `sensitivity`: main effects without failed runs;
+        having been picked; `sensitivity`: main effects without the runs that diverged, where these are scored;
         `notes`: what a reader must know. Estimates are differences of accuracy (0-1), `se` the two-way one.
 
     Raises:
@@ -47,7 +48,7 @@ def analysis(results: Results) -> dict[str, Any]:
     """The content of `analyze` for results in memory."""
     found, notes = effects(results)
     dropped = []
-    if results.lost:
+    if results.diverged and results.declared.failed_score != "drop":
         dropped = [e.record() for e in effects(results, failed_score="drop")[0] if e.kind == "main"]
     return {
         "effects": [e.record() for e in found],
@@ -55,7 +56,7 @@ def analysis(results: Results) -> dict[str, Any]:
         "variance": variance_table(results),
         "best": [asdict(b) for b in best_cells(results)],
         "sensitivity": dropped,
-        "notes": list(dict.fromkeys([*notes, *results.notes])),
+        "notes": list(dict.fromkeys([*notes, *lost_notes(results), *results.notes])),
     }
 
 

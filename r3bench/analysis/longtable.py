@@ -14,7 +14,7 @@ from r3bench.files import replacing
 def long_table(results: Results) -> pa.Table:
     """The counts of every run that answered a benchmark; see `r3bench.analysis.external.load_table` for the columns.
 
-    Runs that diverged or failed have no answers, hence no rows. A column `base` marks the untrained model.
+    Runs that diverged or are missing have no answers, hence no rows. A column `base` marks the untrained model.
     """
     tokens = all(s.tokens is not None and np.isfinite(s.tokens[s.measured]).all() for s in results.benchmarks.values())
     truncated = all(s.truncated is not None for s in results.benchmarks.values())

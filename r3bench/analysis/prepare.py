@@ -61,30 +61,34 @@ def prepare(
         results: the study.
         name: what to call it.
         members: benchmarks that are averaged with equal weight.
-        failed_score: 'base', 'zero' or 'drop' for runs that diverged or failed; the declared rule if left out.
+        failed_score: 'base', 'zero' or 'drop' for runs that diverged; the declared rule if left out. Runs that are
+            missing for any other reason are never scored.
         base_alone: also if the untrained model is all there is.
     """
     rule = failed_score or results.declared.failed_score
     scores = [results.benchmarks[m] for m in members]
     complete = np.logical_and.reduce([s.measured for s in scores])
-    failed = np.array([r.outcome != "finished" for r in results.runs])
     base = np.array([r.base for r in results.runs])
+    diverged = np.array([r.outcome == "diverged" for r in results.runs]) & ~base
     notes = []
-    if rule == "base" and failed.any() and not (base & complete).any():
-        rule = "zero"
-        notes.append("the base model was not evaluated, so runs without a usable model score 0 instead of its accuracy")
-    keep = np.where(failed, rule != "drop", complete)
-    if failed.any():
-        said = {"base": "score as the base model", "zero": "score 0", "drop": "are left out"}[rule]
-        notes.append(f"{int(failed.sum())} of {int((~base).sum())} runs diverged or failed and {said}")
+    if rule == "base" and diverged.any() and not (base & complete).any():
+        rule = "drop"
+        notes.append(
+            f"{name}: the untrained model was not measured, so the runs that diverged can't score as it does, as "
+            "declared: they are left out, which flatters their cells; measure it"
+        )
+    keep = np.where(diverged, rule != "drop", complete)
+    if diverged.any():
+        said = {"base": "scored as the untrained model", "zero": "scored 0", "drop": "left out"}[rule]
+        notes.append(f"{int(diverged.sum())} of {int((~base).sum())} runs diverged: {said}")
     rows = np.flatnonzero(keep)
     if not rows.size or (base[rows].all() and not base_alone):
         return None
     arrays = []
     for score in scores:
         y = score.accuracy[rows].copy()
-        stand_in = score.accuracy[base & complete].mean(axis=0) if rule == "base" and failed.any() else 0.0
-        y[failed[rows]] = stand_in
+        stand_in = score.accuracy[base & complete].mean(axis=0) if rule == "base" and diverged.any() else 0.0
+        y[diverged[rows]] = stand_in
         arrays.append(y)
     cell_of = results.cell_of[rows]
     present = np.unique(cell_of[cell_of >= 0])

@@ -25,7 +25,7 @@ from r3bench.analysis.report_tables import (
 from r3bench.analysis.report_text import answer_text, default_question, design_text, environment_text
 from r3bench.analysis.results import Results
 from r3bench.analysis.study import load_study
-from r3bench.analysis.tables import study_tables
+from r3bench.analysis.tables import lost_notes, study_tables
 from r3bench.files import write_text
 
 
@@ -82,10 +82,10 @@ def render_report(results: Results, folder: Path | None) -> tuple[str, list[plot
         else [],
         variance=Markup(to_html(variance_html_table(results))),
         evidence=Markup(to_html(evidence_table(results, cells))) if any(r.acted for r in cells) else "",
-        failures=Markup(to_html(failure_table(results))) if results.lost else "",
+        failures=Markup(to_html(failure_table(results))) if results.diverged or results.missing else "",
         provenance=Markup(to_html(provenance_table(results))),
         environment=environment_text(folder, results),
         answers=sample_answers(folder, results) if folder is not None else [],
-        notes=[plain(n, 1000) for n in dict.fromkeys([*notes, *results.notes])],
+        notes=[plain(n, 1000) for n in dict.fromkeys([*notes, *lost_notes(results), *results.notes])],
     )
     return text, pictures

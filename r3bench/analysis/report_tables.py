@@ -9,7 +9,7 @@ from r3bench.analysis.cells import CellRow
 from r3bench.analysis.curves import Axis, Matched, RunCurve, curve_notes, matched
 from r3bench.analysis.frame import Column, Entry, Table, count, decimal
 from r3bench.analysis.results import Results
-from r3bench.analysis.tables import acted_text, p_text
+from r3bench.analysis.tables import acted_text, missing_note, p_text
 from r3bench.analysis.variance import variance_table
 
 
@@ -79,13 +79,18 @@ def evidence_table(results: Results, cells: Sequence[CellRow]) -> Table:
 
 
 def failure_table(results: Results) -> Table:
-    """Every run that diverged or failed."""
-    body = [[Entry(r.run), Entry(r.outcome), Entry(str(r.seed)), Entry(r.reason or "-")] for r in results.lost]
-    rule = {"base": "as the untrained model", "zero": "zero", "drop": "not at all"}[results.declared.failed_score]
+    """Every run that diverged, and every one that something else ended."""
+    lost = [(r, "diverged") for r in results.diverged] + [(r, "missing") for r in results.missing]
+    body = [[Entry(r.run), Entry(what), Entry(str(r.seed)), Entry(r.reason or "-")] for r, what in lost]
+    rule = {
+        "base": "score as the untrained model (are left out where that was not measured)",
+        "zero": "score 0",
+        "drop": "are left out",
+    }[results.declared.failed_score]
+    notes = [f"runs that diverged {rule} in the primary analysis"] if results.diverged else []
+    notes += [missing_note(results)] if results.missing else []
     columns = [Column("run", "left"), Column("outcome", "left"), Column("seed"), Column("reason", "left")]
-    return Table(
-        "Runs without a usable model", columns, body, [f"they score {rule} in the primary analysis"], "failures"
-    )
+    return Table("Runs without a usable model", columns, body, notes, "failures")
 
 
 def provenance_table(results: Results) -> Table:

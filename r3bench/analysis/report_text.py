@@ -87,9 +87,10 @@ def answer_text(results: Results, top: Sequence[Effect], cells: Sequence[CellRow
     sentences += [
         f"{row.label} scores {points(row.accuracy.value)} points" for row in cells if row.accuracy and len(cells) < 3
     ]
-    lost = len(results.lost)
-    if lost:
-        sentences.append(f"{lost} of {sum(not r.base for r in results.runs)} runs diverged or failed")
+    trained = sum(not r.base for r in results.runs)
+    for lost, what in ((results.diverged, "diverged"), (results.missing, "are missing")):
+        if lost:
+            sentences.append(f"{len(lost)} of {trained} runs {what}")
     return plain(f"On {where}: " + ("; ".join(sentences) or "nothing is measured yet") + ".", 4000)
 
 

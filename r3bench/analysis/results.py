@@ -21,7 +21,7 @@ class Run:
     seed: int  # training seed
     levels: Mapping[str, str]  # factor -> level; empty for the base model
     base: bool = False  # the untrained model
-    outcome: Outcome = "finished"  # how training ended
+    outcome: Outcome = "finished"  # how training ended; 'failed' is no outcome of training but a run that is missing
     reason: str | None = None  # why it did not finish
     record: RunRecord | None = None  # run.json; None for a table from elsewhere
 
@@ -75,9 +75,14 @@ class Results:
         return np.array([-1 if r.base else index[tuple(r.levels[f] for f in self.factors)] for r in self.runs], int)
 
     @property
-    def lost(self) -> list[Run]:
-        """Runs that diverged or failed."""
-        return [r for r in self.runs if r.outcome != "finished"]
+    def diverged(self) -> list[Run]:
+        """Trained runs that diverged: an outcome, scored as declared."""
+        return [r for r in self.runs if r.outcome == "diverged" and not r.base]
+
+    @property
+    def missing(self) -> list[Run]:
+        """Runs that were given up for a reason outside of training (a bug, a killed process, a full disk): no score."""
+        return [r for r in self.runs if r.outcome == "failed"]
 
     def label(self, cell: Sequence[str]) -> str:
         """A cell in words: what is not at its reference level, or 'all off'."""

@@ -77,7 +77,13 @@ def load_study(folder: Path, *, metrics: bool = False) -> Results:
     factors, found = _factors([r for r in records if r.factors != BASE_MODEL], lost, _listed(spec))
     notes += found
     runs = [_run(r, factors) for r in records] + [
-        Run(c["run_id"], int(c["seed"]), {f: str(c["factors"][f]) for f in factors}, outcome="failed", reason=why)
+        Run(
+            c["run_id"],
+            int(c["seed"]),
+            {f: str(c["factors"][f]) for f in factors},
+            outcome="diverged" if why.startswith("diverged: ") else "failed",
+            reason=why,
+        )
         for c, why in lost
     ]
     benchmarks = {}
@@ -141,7 +147,10 @@ def run_folder(study: Path, run: str) -> Path:
 def _unfinished(
     folder: Path, planned: list[dict[str, Any]], known: set[str]
 ) -> tuple[list[tuple[dict[str, Any], str]], list[str]]:
-    """Planned runs that were given up (with the reason), and a note on those that may still come."""
+    """Planned runs that were given up (with the reason), and a note on those that may still come.
+
+    Whatever ended such a run (a bug, a killed process, a limit of time or memory, a full disk), nothing was measured.
+    """
     lost, pending = [], []
     for cell in planned:
         if cell["run_id"] in known:
@@ -149,7 +158,7 @@ def _unfinished(
         events = read_jsonl(folder / cell["run_id"] / "attempts.jsonl")
         if events and events[-1].get("event") == "gave_up":
             failure: dict[str, Any] = next((e for e in reversed(events) if e.get("event") == "failure"), {})
-            lost.append((cell, f"{failure.get('kind', 'failed')}: {failure.get('message', 'no message')}"))
+            lost.append((cell, f"{failure.get('kind', 'unknown')}: {failure.get('message', 'no message')}"))
         else:
             pending.append(cell["run_id"])
     if not pending:

@@ -1,5 +1,6 @@
 """The tables of a study: cells, effects, and the tidy frame behind them."""
 
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -54,7 +55,7 @@ def study_tables(
     results: Results, rows: Sequence[CellRow] | None = None, found: Sequence[Effect] | None = None,
     notes: Sequence[str] = (),
 ) -> list[Table]:  # fmt: skip
-    """Cells (macro average first), effects, and the sensitivity analysis if runs diverged or failed."""
+    """Cells (macro average first), effects, and the sensitivity analysis if runs diverged and are scored."""
     rows = cell_rows(results) if rows is None else rows
     if found is None:
         found, notes = effects(results, draws=0)
@@ -65,12 +66,12 @@ def study_tables(
         tables.append(effect_table(results, [e for e in found if e.benchmark == names[0]], notes))
         if len(names) > 1:
             tables.append(by_benchmark_table(results, found))
-    if results.lost:
+    if results.diverged and results.declared.failed_score != "drop":
         dropped, said = effects(results, failed_score="drop", draws=0)
         first = [e for e in dropped if e.benchmark == names[0] and e.kind == "main"]
         if first:
             tables.append(
-                effect_table(results, first, said, "Sensitivity: main effects without runs that diverged or failed")
+                effect_table(results, first, said, "Sensitivity: main effects without the runs that diverged")
             )
     return tables
 
@@ -100,7 +101,7 @@ def cell_table(results: Results, benchmark: str, rows: Sequence[CellRow]) -> Tab
             ]
         )
     keep = [i for i, c in enumerate(columns) if i < 3 or any(r[i].text not in ("-", "") for r in body)]
-    if not any(r.diverged or r.failed for r in rows):
+    if not any(r.diverged or r.missing for r in rows):
         keep = [i for i in keep if columns[i].name != "outcome"]
     title = f"{results.name}: macro average" if benchmark == MACRO else f"{results.name}: {benchmark}"
     return Table(
@@ -126,8 +127,8 @@ def acted_text(row: CellRow) -> str:
 
 def outcome_text(row: CellRow) -> str:
     """'3 finished', or what went wrong."""
-    done = len(row.runs) - row.diverged - row.failed
-    parts = [(done, "finished"), (row.diverged, "diverged"), (row.failed, "failed")]
+    done = len(row.runs) - row.diverged
+    parts = [(done, "finished"), (row.diverged, "diverged"), (len(row.missing), "missing")]
     return ", ".join(f"{n} {what}" for n, what in parts if n)
 
 
@@ -184,8 +185,24 @@ def _cell_notes(results: Results, benchmark: str, rows: Sequence[CellRow]) -> li
         r.run in row.runs for row in rows)]  # fmt: skip
     if halved:
         notes.append(f"micro-batch halved after running out of memory, same rows per update: {', '.join(halved)}")
-    notes += [f"{r.run}: {r.outcome}{f' ({r.reason})' if r.reason else ''}" for r in results.lost]
-    return notes + list(results.notes)
+    return [*notes, *lost_notes(results), *results.notes]
+
+
+def lost_notes(results: Results) -> list[str]:
+    """Every run that diverged or is missing, by name, with the reason."""
+    notes = [f"{r.run}: diverged{f' ({r.reason})' if r.reason else ''}" for r in results.diverged]
+    notes += [missing_note(results)] if results.missing else []
+    return notes + [f"{r.run}: missing{f' ({r.reason})' if r.reason else ''}" for r in results.missing]
+
+
+def missing_note(results: Results) -> str:
+    """How many runs have no score because something other than training ended them, and by what."""
+    kinds = Counter((r.reason or "unknown").partition(":")[0] for r in results.missing)
+    shown = ", ".join(f"{count} {kind.replace('_', ' ')}" for kind, count in sorted(kinds.items()))
+    return (
+        f"{len(results.missing)} of {sum(not r.base for r in results.runs)} runs are missing ({shown}): what a machine "
+        "or a bug ended is no outcome of training, so they have no score and their cells rest on the other runs"
+    )
 
 
 def effect_table(results: Results, found: Sequence[Effect], notes: Sequence[str], title: str = "") -> Table:

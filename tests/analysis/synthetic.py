@@ -35,6 +35,7 @@ class Spec:
     response: str = "so the answer is \\boxed{7}"
     diverged: Sequence[tuple[int, int]] = ()  # (cell index, seed) that diverged
     gave_up: Sequence[tuple[int, int]] = ()  # (cell index, seed) that failed for good
+    failure: tuple[str, str] = ("bug", "ValueError: boom")  # class and message of what ended these
     missing: Sequence[int] = ()  # cell indices that were not run
     analysis: dict[str, object] = field(default_factory=dict)
     metrics: bool = False
@@ -63,7 +64,7 @@ def make_study(root: Path, spec: Spec | None = None, seed: int = 0) -> Path:
         paths = RunPaths(root / run_id)
         paths.root.mkdir(parents=True)
         if (index, run_seed) in spec.gave_up:
-            events = [{"event": "failure", "kind": "bug", "message": "ValueError: boom"}, {"event": "gave_up"}]
+            events = [{"event": "failure", "kind": spec.failure[0], "message": spec.failure[1]}, {"event": "gave_up"}]
             (paths.root / "attempts.jsonl").write_text("".join(json.dumps(e) + "\n" for e in events))
             continue
         diverged = (index, run_seed) in spec.diverged

@@ -79,7 +79,7 @@ def test_it_answers_with_the_numbers_of_the_analysis(hostile_study, text):
     found, _ = effects(load_study(hostile_study))
     main = next(e for e in found if e.kind == "main" and e.term == "replay")
     assert f"{100 * main.estimate:+.1f} points" in text
-    assert "1 of 16 runs diverged or failed" in text and "loss is nan at step 3" in text
+    assert "1 of 16 runs diverged" in text and "loss is nan at step 3" in text
     assert "ranking NEVER" in text and "smallest effect detected" in text
 
 
@@ -229,7 +229,7 @@ def test_curves_say_what_they_are_of_and_what_they_leave_out(hostile_study, tmp_
     curves = cell_curves(results)
     changed, lost = curve_notes(results, curves)
     assert "whole batch" in changed and "components change by construction" in changed
-    assert lost.startswith("left out: 1 runs that diverged or failed (1 of ")
+    assert lost.startswith("left out: 1 runs that diverged or are missing (1 of ")
     page = write_report(hostile_study, tmp_path, figures=False).read_text()
     assert page.count("left out: 1 runs") == 3 and page.count("Left out: 1 runs") == 2  # tables and figures
 

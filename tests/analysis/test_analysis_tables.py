@@ -95,7 +95,7 @@ def test_the_untrained_model_alone_has_its_interval(tmp_path):
     assert "untrained model" in render_tables(root)
 
 
-def test_failed_runs_are_scored_shown_and_dropped_only_in_the_sensitivity_rows(troubled):
+def test_diverged_runs_are_scored_shown_and_dropped_only_in_the_sensitivity_rows(troubled):
     results = load_study(troubled)
     assert {r.run: r.outcome for r in results.runs if r.outcome != "finished"} == {
         "ranking-s0-000000000002": "diverged",
@@ -103,7 +103,7 @@ def test_failed_runs_are_scored_shown_and_dropped_only_in_the_sensitivity_rows(t
     }
     base = next(r for r in cell_rows(results) if r.base).accuracy.value
     ranking = next(r for r in cell_rows(results) if r.label == "ranking")
-    assert (len(ranking.runs), ranking.diverged, ranking.failed) == (3, 1, 0)
+    assert (len(ranking.runs), ranking.diverged, ranking.missing) == (3, 1, ())
     finished = next(r for r in cell_rows(results, "drop") if r.label == "ranking").accuracy.value
     assert ranking.accuracy.value == pytest.approx((2 * finished + base) / 3)
     zero = next(r for r in cell_rows(results, "zero") if r.label == "ranking").accuracy.value
@@ -111,7 +111,7 @@ def test_failed_runs_are_scored_shown_and_dropped_only_in_the_sensitivity_rows(t
     text = render_tables(troubled)
     assert "Sensitivity" in text and "2 finished, 1 diverged" in text and "ValueError: boom" in text
     found, notes = effects(results, draws=0)
-    assert any("2 of 9 runs diverged or failed and score as the base model" in n for n in notes)
+    assert any("1 of 9 runs diverged: scored as the untrained model" in n for n in notes)
     assert any("partial grid: 3 of 4" in n for n in notes)
     assert {e.assumes for e in found if e.kind == "main"} == {"no interaction at all"}
 
