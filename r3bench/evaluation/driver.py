@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from r3bench.config.sections import EvalSection
-from r3bench.errors import StateError
 from r3bench.evaluation import shards
 from r3bench.evaluation.backends import open_backend
 from r3bench.evaluation.grading import using
@@ -18,6 +17,7 @@ from r3bench.evaluation.settings import KEY, deciding, settings
 from r3bench.evaluation.summary import summarise
 from r3bench.evaluation.tasks import check_tasks, load_task, quiet_loggers
 from r3bench.grading import Grader
+from r3bench.lock import exclusive
 
 
 def evaluate(
@@ -56,30 +56,25 @@ def evaluate(
         DataError: a task's questions can't be found.
         StateError: stored answers come from another model or other settings, or another evaluation is running there.
     """
-    from filelock import FileLock, Timeout
-
     check_tasks(section.tasks)
     cap = section.max_tokens if section.max_tokens is not None else default_max_tokens
     sampling = Sampling(section.temperature, section.top_p, cap)
     out.mkdir(parents=True, exist_ok=True)
-    try:
-        with FileLock(out / ".lock", blocking=False), random_states_kept(), quiet_loggers():
-            for leftover in out.glob("*/.*.parquet.*.tmp"):
-                leftover.unlink()
-            backend = open_backend(model, section, gpus, tensor_parallel)
-            asked = {KEY: settings(section, default_max_tokens), "backend": backend.name}
-            try:
-                return {
-                    name: asked
-                    | _evaluate_task(
-                        name, backend=backend, section=section, sampling=sampling, folder=out / name, quiet=quiet
-                    )
-                    for name in section.tasks
-                }
-            finally:
-                backend.close()
-    except Timeout as error:
-        raise StateError(f"{out}: another evaluation is writing there") from error
+    with exclusive(out / ".lock", means="another evaluation is writing there"), random_states_kept(), quiet_loggers():
+        for leftover in out.glob("*/.*.parquet.*.tmp"):
+            leftover.unlink()
+        backend = open_backend(model, section, gpus, tensor_parallel)
+        asked = {KEY: settings(section, default_max_tokens), "backend": backend.name}
+        try:
+            return {
+                name: asked
+                | _evaluate_task(
+                    name, backend=backend, section=section, sampling=sampling, folder=out / name, quiet=quiet
+                )
+                for name in section.tasks
+            }
+        finally:
+            backend.close()
 
 
 def _evaluate_task(

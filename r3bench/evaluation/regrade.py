@@ -5,13 +5,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
-from r3bench.errors import StateError
 from r3bench.evaluation import shards
 from r3bench.evaluation.runs import answer_folder, answers, task_names
 from r3bench.evaluation.settings import KEY
 from r3bench.evaluation.summary import summarise
 from r3bench.grading import ExactGrader, Grader, final_answer
 from r3bench.grading.normalise import same_spelling
+from r3bench.lock import exclusive
 from r3bench.records import RunPaths, read_record, write_record
 
 KEPT = (KEY, "backend", "version", "digest")  # of a task's summary, not about its verdicts
@@ -58,15 +58,11 @@ def regrade(
     Raises:
         StateError: an evaluation is writing there.
     """
-    from filelock import FileLock, Timeout
-
     folder = answer_folder(run)
     judge = make_grader(grader, require_boxed)
     try:
-        with FileLock(folder / ".lock", blocking=False):
+        with exclusive(folder / ".lock", means="an evaluation is writing there"):
             return _regrade(run, folder, judge, require_boxed, tasks)
-    except Timeout as error:
-        raise StateError(f"{folder}: an evaluation is writing there") from error
     finally:
         judge.close()
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from r3bench.errors import Interrupted, StateError
+from r3bench.lock import exclusive
 from r3bench.serving.training import ranks
 from r3bench.sweep.attempts import classify
 from r3bench.sweep.cells import BASE_MODEL, enumerate_cells
@@ -16,7 +17,6 @@ from r3bench.sweep.dispatcher import POLL, CancelledFailure, Dispatcher, Report,
 from r3bench.sweep.executors import make_executor
 from r3bench.sweep.grid import Grid, check_study_name, load_grid
 from r3bench.sweep.local import gpu_ids
-from r3bench.sweep.lock import exclusive
 from r3bench.sweep.overlap import note_overlap, overlap_file
 from r3bench.sweep.signals import DRAIN_GRACE, end, handling
 from r3bench.sweep.strategy import check_numbers

@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from r3bench.errors import Diverged, Interrupted
 from r3bench.files import append_jsonl, expect, no_room, read_jsonl
-from r3bench.sweep.lock import Locked
+from r3bench.lock import Locked
 
 FailureKind = Literal["bug", "diverged", "out_of_memory", "preempted", "timeout", "disk", "locked", "stopped"]
 

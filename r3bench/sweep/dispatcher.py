@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from r3bench.errors import Interrupted, StateError
+from r3bench.lock import exclusive, holder
 from r3bench.records import RunRecord, read_record
 from r3bench.sweep.attempts import Failure, classify, counts, failures, give_up, note_failure
 from r3bench.sweep.cells import Cell
 from r3bench.sweep.disk import free_gb, prune
-from r3bench.sweep.lock import exclusive, holder
 from r3bench.sweep.progress import newest_change, saved
 from r3bench.sweep.signals import DRAIN_GRACE, end, handling
 from r3bench.sweep.study import Study

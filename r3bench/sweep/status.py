@@ -8,9 +8,9 @@ from typing import Any, Literal
 
 from r3bench.errors import StateError
 from r3bench.files import expect, read_json
+from r3bench.lock import holder
 from r3bench.records import RunPaths, read_study
 from r3bench.sweep.attempts import attempts_file
-from r3bench.sweep.lock import holder
 
 CellState = Literal["finished", "diverged", "running", "interrupted", "failed", "to do", "torn"]
 TAIL_BYTES = 65_536  # read from the end of a log to find its last lines

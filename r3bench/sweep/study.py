@@ -9,10 +9,10 @@ from r3bench.config.load import config_hash
 from r3bench.config.strict import plain
 from r3bench.errors import StateError
 from r3bench.files import read_json, write_json
+from r3bench.lock import holder
 from r3bench.records import STUDY_SCHEMA, RunPaths, RunRecord, check_study, read_record
 from r3bench.sweep.cells import BASE_MODEL, Cell, Duplicate
 from r3bench.sweep.grid import Grid, factors_of
-from r3bench.sweep.lock import holder
 from r3bench.sweep.worker import finished, set_aside_torn
 
 State = Literal["finished", "elsewhere", "to_do"]

@@ -19,12 +19,12 @@ from r3bench.devices import gpu_ids
 from r3bench.errors import Diverged, R3BenchError, StateError
 from r3bench.evaluation.settings import measured
 from r3bench.files import expect, no_room, read_json, write_json
+from r3bench.lock import exclusive
 from r3bench.records import RunPaths, RunRecord, TrainRecord, read_record, read_train, write_record
 from r3bench.serving.training import served
 from r3bench.sweep.attempts import attempt
 from r3bench.sweep.card import write_card
 from r3bench.sweep.cells import BASE_MODEL
-from r3bench.sweep.lock import exclusive
 from r3bench.sweep.stored import answered, rows_of
 
 

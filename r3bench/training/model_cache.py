@@ -7,10 +7,9 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from filelock import AcquireReturnProxy, FileLock, Timeout
-
 from r3bench.errors import StateError
 from r3bench.files import sync_directory
+from r3bench.lock import Locked, exclusive
 
 
 def cache_root() -> Path:
@@ -41,7 +40,7 @@ def cached_folder(name: str, build: Callable[[Path], None], doing: str) -> Path:
         return target
     try:
         root.mkdir(parents=True, exist_ok=True)
-        with _locked(root / f"{name}.lock", doing):
+        with exclusive(root / f"{name}.lock", _waiting(doing)):
             if not target.is_dir():
                 _build(root, target, build, doing)
     except OSError as error:
@@ -52,13 +51,11 @@ def cached_folder(name: str, build: Callable[[Path], None], doing: str) -> Path:
     return target
 
 
-def _locked(path: Path, doing: str) -> AcquireReturnProxy:
-    lock = FileLock(path)
-    try:
-        return lock.acquire(timeout=0)
-    except Timeout:
+def _waiting(doing: str) -> Callable[[Locked], None]:
+    def say(_taken: Locked) -> None:
         print(f"r3bench: waiting for another process that is {doing}", file=sys.stderr, flush=True)
-        return lock.acquire()
+
+    return say
 
 
 def _build(root: Path, target: Path, build: Callable[[Path], None], doing: str) -> None:

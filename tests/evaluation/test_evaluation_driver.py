@@ -16,6 +16,7 @@ from r3bench.evaluation import driver, shards
 from r3bench.evaluation.driver import evaluate
 from r3bench.evaluation.hf import HFBackend
 from r3bench.evaluation.regrade import regrade
+from r3bench.lock import exclusive
 from r3bench.records import ANSWER_COLUMNS
 
 SECTION = EvalSection(tasks=("embedded",), samples=2, limit=70)
@@ -156,9 +157,7 @@ def test_a_torn_shard_is_named(loaded, copied):
 
 
 def test_two_evaluations_of_one_folder(loaded, copied):
-    from filelock import FileLock
-
-    with FileLock(copied / ".lock"), pytest.raises(StateError, match="another evaluation"):
+    with exclusive(copied / ".lock"), pytest.raises(StateError, match="another evaluation"):
         run(loaded, copied)
 
 

@@ -14,6 +14,7 @@ from r3bench.evaluation.overlap import overlap, training_overlap
 from r3bench.evaluation.regrade import agreement, regrade
 from r3bench.evaluation.summary import summarise
 from r3bench.grading.grader import RULES
+from r3bench.lock import exclusive
 from r3bench.records import RunPaths, RunRecord, TrainRecord, read_record, write_record
 
 RESPONSES = {  # question -> (gold, responses)
@@ -98,9 +99,7 @@ def test_the_summary_tells_the_agreement(stored):
 
 
 def test_regrading_waits_for_no_evaluation(stored):
-    from filelock import FileLock
-
-    with FileLock(stored / "eval" / ".lock"), pytest.raises(StateError, match="an evaluation is writing there"):
+    with exclusive(stored / "eval" / ".lock"), pytest.raises(StateError, match="an evaluation is writing there"):
         regrade(stored)
     regrade(stored)
 

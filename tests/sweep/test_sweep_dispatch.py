@@ -16,12 +16,12 @@ from toy import run_toy
 from r3bench.analysis import render_tables
 from r3bench.errors import StateError
 from r3bench.files import read_json, read_jsonl
+from r3bench.lock import Locked, exclusive
 from r3bench.sweep.ablate import ablate, open_study
 from r3bench.sweep.dispatcher import Dispatcher
 from r3bench.sweep.grid import parse_grid
 from r3bench.sweep.index import index_file
 from r3bench.sweep.inline import InlineExecutor
-from r3bench.sweep.lock import Locked, exclusive
 
 
 def executions(home):
@@ -276,6 +276,7 @@ def test_a_file_system_without_locks_is_a_plain_error(home, grid, monkeypatch):
     def no_locks(*_):
         raise OSError(errno.ENOLCK, "No locks available")
 
+    monkeypatch.setattr(fcntl, "fcntl", no_locks)
     monkeypatch.setattr(fcntl, "flock", no_locks)
     with pytest.raises(StateError, match=r"study\.lock: can't be locked \(No locks available\)"):
         ablate(grid, home / "runs", run=run_toy, executor=InlineExecutor(), say=quiet)

@@ -8,11 +8,11 @@ from toy import run_toy
 
 from r3bench.errors import StateError
 from r3bench.files import append_jsonl, read_json, write_json
+from r3bench.lock import exclusive
 from r3bench.sweep.ablate import ablate, open_study
 from r3bench.sweep.attempts import Failure, give_up, note, note_failure
 from r3bench.sweep.grid import parse_grid
 from r3bench.sweep.inline import InlineExecutor
-from r3bench.sweep.lock import exclusive
 from r3bench.sweep.status import status, status_data, status_table, studies, watch
 
 
