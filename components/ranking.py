@@ -12,6 +12,7 @@ token entropies: high entropy at few tokens and low entropy overall is taken as 
 | i > j iff E_peak(i) > E_peak(j) and E_glob(i) < E_glob(j); S_i | `domination_scores` |
 | R_(k) = R_max (1 - k / (N - 1)) | `ramp`, `max_reward`, k from 0 to N - 1 |
 | truncated responses of an all-negative group | `scope` |
+| the group: of any prompt of the batch, D_b with its augmented ones | `into_provenance`; by default the bare questions only |
 | ranking, then union, then Eq. 3 | `when: always` |
 
 Tokens of the same context (rows that begin alike) have one entropy, `by_context`: what a forward pass measures there
@@ -23,6 +24,10 @@ no row dominates another; a lone row gets 0, because nothing was compared. The t
 By default they are those of the policy at temperature 1; where the trainer samples at another one, they cost a forward
 pass over the ranked rows. `sampling` takes the distribution the tokens were drawn from, whose entropies the trainer has
 anyway where it scores its samples.
+
+Algorithm 1 ranks augmented prompts like any other. Answers to a reflection prompt by a weak policy run to the cap, so such
+groups are all wrong and all cut off: just what is ranked, and group scaling makes full-size advantages of it. `literal`
+does that; by default only answers to the bare question are ranked.
 
 Rows out of scope keep a reward of 0. So where only some rows of a group were cut off, these get R_max / 2 on average
 and the finished wrong ones nothing, whether or not any row dominates another: the text's "truncated" favours running
@@ -44,6 +49,7 @@ from r3bench.errors import ConfigError
 from r3bench.training.component import Component, Facts, Group, Step
 
 Ties = Literal["average", "stable", "random"]
+Asked = Literal["fresh", "reflection", "continuation"]  # how a group's prompt was made
 Order = Literal["domination", "reversed", "shuffled", "random", "length"]
 
 # Entropies closer than this (nats) are equal: float32 sums differ by rounding.
@@ -176,6 +182,7 @@ class RankingConfig:
     ties: Ties = "average"  # equal scores: equal rewards, row order (literal), or random order
     scope: Literal["truncated", "failed", "truncated_anywhere"] = "truncated"
     # truncated rows of all-wrong groups (Algorithm 1); all their rows (abstract); truncated wrong rows of any group
+    into_provenance: tuple[Asked, ...] = ("fresh",)  # groups that are ranked, by how their prompt was made
     entropy_temperature: Literal["one", "sampling"] = "one"  # of H: the policy's own distribution, or the one sampled
     order: Order = "domination"
     # what is ranked; controls: the reverse, the very rewards at random rows, a whole ramp at random rows, shorter first
@@ -191,6 +198,10 @@ class RankingConfig:
             raise ValueError(f"max_reward: got {self.max_reward}, expected a number above 0")
         if self.unanchored_weight < 0:
             raise ValueError(f"unanchored_weight: got {self.unanchored_weight}, expected 0 or above")
+        if not self.into_provenance:
+            raise ValueError(
+                "into_provenance: got an empty list, expected at least one of fresh, reflection, continuation"
+            )
 
 
 class Ranking(Component):
@@ -201,7 +212,7 @@ class Ranking(Component):
     shapes_reward = True
     later = ("entropy_temperature",)
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
-        "literal": {"ties": "stable"},
+        "literal": {"ties": "stable", "into_provenance": ("fresh", "reflection", "continuation")},
         "failed": {"scope": "failed"},
         "shuffled": {"order": "shuffled"},  # control: as many groups with the very same rewards, at random rows
         "random": {"order": "random"},  # control: the whole ramp at random rows, in every group
@@ -231,6 +242,8 @@ class Ranking(Component):
 
     def _rows(self, group: Group) -> list[int]:
         """Places in the group that are ranked."""
+        if group.provenance not in self.config.into_provenance:
+            return []
         all_wrong = not group.correct.any()
         if self.config.scope != "truncated_anywhere" and not all_wrong:
             return []
@@ -241,7 +254,8 @@ class Ranking(Component):
 
     def _solved_before(self, question: str) -> bool:
         assert self.step is not None
-        return any(row.correct for row in self.step.history.summaries(question))
+        stored = self.step.history.summaries(question)
+        return any(row.correct and row.provenance == "fresh" for row in stored)
 
     def entropy_rows(self, groups: Sequence[Group]) -> list[int]:
         if self.config.order in ("random", "length"):
@@ -254,17 +268,21 @@ class Ranking(Component):
             places = self._rows(group)
             if not places:
                 continue
-            rewarded = self._rewards(group, places, entropies)
+            rewarded, ordered = self._rewards(group, places, entropies)
             rewards.update(zip((group.rows[place] for place in places), rewarded.tolist(), strict=True))
             self.count("groups")
+            self.count(f"groups_{group.provenance}")
             self.count("rows", len(places))
             self.count("reward", float(rewarded.sum()))
             whole = np.zeros(len(group.correct))
             whole[places] = rewarded
             self.count("groups_with_spread", int(np.ptp(whole) > 0))
+            self.count("groups_ordered", int(ordered))
+            self.count("groups_spread_by_scope", int(np.ptp(whole) > 0 and np.ptp(rewarded) == 0))
         return rewards
 
-    def _rewards(self, group: Group, places: list[int], entropies: Mapping[int, np.ndarray]) -> np.ndarray:
+    def _rewards(self, group: Group, places: list[int], entropies: Mapping[int, np.ndarray]) -> tuple[np.ndarray, bool]:
+        """Rewards of the rows at `places`, and whether what is ranked told any two of them apart."""
         config = self.config
         assert self.step is not None
         rng = self.facts.rng(self.step.step, self.name, f"{group.provenance}-{group.question}")
@@ -287,7 +305,7 @@ class Ranking(Component):
                 scores = -scores
             elif config.order == "shuffled":
                 scores = np.array(rng.sample(scores.tolist(), len(scores)))
-        return ramp(scores, max_reward=config.max_reward, ties=ties, rng=rng)
+        return ramp(scores, max_reward=config.max_reward, ties=ties, rng=rng), bool(np.ptp(scores) > 0)
 
     def rescale(self, step: Step, mixed: frozenset[int]) -> dict[int, float]:
         if self.config.unanchored_weight == 1:
@@ -301,4 +319,5 @@ class Ranking(Component):
         return dict.fromkeys(unanchored, self.config.unanchored_weight)
 
     def acted(self, totals: Mapping[str, float]) -> bool:
-        return totals.get("ranking/groups_with_spread", 0) > 0
+        silenced = totals.get("ranking/groups_rescaled", 0) if self.config.unanchored_weight == 0 else 0
+        return totals.get("ranking/groups_ordered", 0) > silenced

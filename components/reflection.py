@@ -268,6 +268,7 @@ class Reflection(Component):
                 self.count("groups")
                 self.count("rows_correct", int(group.correct.sum()))
                 self.count("converted", int(group.correct.any()))
+                self.count("groups_with_gradient", int(np.ptp(group.rewards) > 0))
         if self.config.gradient == "prompt":
             return []
         wanted = [group for group in step.groups if group.provenance == "fresh" and not group.correct.any()]
@@ -296,4 +297,4 @@ class Reflection(Component):
         )
 
     def acted(self, totals: Mapping[str, float]) -> bool:
-        return totals.get("reflection/groups", 0) > 0
+        return totals.get("reflection/groups_with_gradient", 0) + totals.get("reflection/rows_reattached", 0) > 0

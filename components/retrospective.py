@@ -251,6 +251,7 @@ class Retrospective(Component):
             self.count("groups")
             self.count("tokens_given", group.prefix)
             self.count("converted", int(group.correct.any()))
+            self.count("groups_with_gradient", int(np.ptp(group.rewards) > 0))
             self.count("rows_correct", int(group.correct.sum()))
             stored = self.states.get(group.question, [])
             prefix = group.completion_ids[0][: group.prefix] if group.completion_ids else np.zeros(0)
@@ -401,7 +402,7 @@ class Retrospective(Component):
                 self.states[question] = [state for state in stored if state.step >= limit]
 
     def acted(self, totals: Mapping[str, float]) -> bool:
-        return totals.get("retrospective/groups", 0) > 0
+        return totals.get("retrospective/groups_with_gradient", 0) > 0
 
     # ------------------------------------------------------------------ checkpoint
 

@@ -107,11 +107,18 @@ class Recount(StepCheck):
             wrong = [row for row in group.rows if not row.correct and (everyone or row.truncated)]
             if any(group.right) and s.get("scope") != "truncated_anywhere":
                 wrong = []
-            if s.get("when") == "no_history" and any(a.correct for a in self.store.get(group.question, [])):
+            solved = [a for a in self.store.get(group.question, []) if a.correct and a.kind == "fresh"]
+            if s.get("when") == "no_history" and solved:
+                wrong = []
+            if group.kind not in s.get("into_provenance", ["fresh"]):
                 wrong = []
             if wrong:
                 got = [row.ranking for row in group.rows]
                 self.count("ranking/groups")
+                self.count(f"ranking/groups_{group.kind}")
+                ordered = s.get("order") == "random" and len(wrong) > 1
+                if s.get("order") == "length":
+                    ordered = len({len(row.completion) for row in wrong}) > 1
                 self.count("ranking/rows", len(wrong))
                 self.count("ranking/reward", sum(got))
                 self.count("ranking/groups_with_spread", max(got) > min(got))
@@ -122,6 +129,10 @@ class Recount(StepCheck):
                     scores = dominated([peak_and_global(h, p) for h in own])
                     self.count("ranking/dominations", sum(scores))
                     self.count("ranking/groups_without_domination", not any(scores))
+                    ordered = any(scores)
+                self.count("ranking/groups_ordered", ordered)
+                among = [row.ranking for row in wrong]
+                self.count("ranking/groups_spread_by_scope", max(got) > min(got) and max(among) == min(among))
                 if s.get("unanchored_weight", 1.0) != 1 and mix is None and not any(group.right):
                     self.count("ranking/groups_rescaled", max(got) > min(got))
 
@@ -135,6 +146,7 @@ class Recount(StepCheck):
                 self.count("reflection/groups")
                 self.count("reflection/rows_correct", sum(group.right))
                 self.count("reflection/converted", any(group.right))
+                self.count("reflection/groups_with_gradient", max(group.totals) > min(group.totals))
         if batch.epoch + 1e-6 < s.get("warmup", 1.0):
             return
         asked = list(dict.fromkeys(batch.asked))
@@ -197,6 +209,7 @@ class Recount(StepCheck):
             self.count("retrospective/groups")
             self.count("retrospective/tokens_given", first.given)
             self.count("retrospective/converted", any(group.right))
+            self.count("retrospective/groups_with_gradient", max(group.totals) > min(group.totals))
             self.count("retrospective/rows_correct", sum(group.right))
             if all(group.right) or (value == "monte_carlo" and not any(group.right)):
                 stored[group.question].remove(prefix)

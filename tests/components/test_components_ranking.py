@@ -230,8 +230,43 @@ def test_random_ranks_are_fresh_in_every_step():
 def test_given_tokens_of_a_continuation_do_not_count():
     groups = [group(0, [0] * 2, truncated=[1] * 2, provenance="continuation", prefix=2)]
     tails = [np.array([2.0, 0.1]), np.array([1.0, 1.2])]
-    rewards, _, _ = ranked({}, groups, {r: np.array([9.0 * r, 0.0, *tails[r]]) for r in range(2)})
+    into = {"into_provenance": ["continuation"]}
+    rewards, _, _ = ranked(into, groups, {r: np.array([9.0 * r, 0.0, *tails[r]]) for r in range(2)})
     assert [rewards[0], rewards[1]] == [0.5, 0.0]
+
+
+@pytest.mark.parametrize("kind", ["fresh", "reflection", "continuation"])
+def test_only_the_provenances_named_are_ranked_and_groups_are_counted_by_provenance(kind):
+    groups = [
+        group(i, [0] * 4, truncated=[1] * 4, provenance=provenance)
+        for i, provenance in enumerate(["fresh", "reflection", "continuation"])
+    ]
+    entropies = {row: np.array([1.0 + row % 4, 3.0 - 0.9 * (row % 4), 0.0]) for row in range(12)}
+    rewards, _, component = ranked({"into_provenance": [kind], "peak_fraction": 0.1}, groups, entropies)
+    chosen = next(one for one in groups if one.provenance == kind)
+    assert sorted(rewards) == list(chosen.rows)
+    counts = component.take_counts()
+    assert counts["ranking/groups"] == counts[f"ranking/groups_{kind}"] == 1
+    assert not any(f"ranking/groups_{other}" in counts for other in {"fresh", "reflection", "continuation"} - {kind})
+    everything, _, _ = ranked("literal", groups, entropies)
+    assert sorted(everything) == list(range(12))
+
+
+def test_a_bonus_for_running_into_the_cap_is_no_evidence_of_ranking():
+    """Equal entropies dominate nothing; one finished wrong answer in the group makes a spread all the same."""
+    groups = [group(0, [0] * 4, truncated=[1, 1, 1, 0])]
+    flat = {row: np.ones(4) for row in range(4)}
+    rewards, _, component = ranked({}, groups, flat)
+    assert set(rewards.values()) == {0.25}
+    counts = component.take_counts()
+    assert counts["ranking/groups_with_spread"] == counts["ranking/groups_spread_by_scope"] == 1
+    assert not component.acted(counts)
+    groups = [group(0, [0] * 4, truncated=[1] * 4)]
+    _, _, component = ranked({"ties": "stable"}, groups, flat)  # the whole ramp, by row order
+    counts = component.take_counts()
+    assert counts["ranking/groups_with_spread"] == 1 and not component.acted(counts)
+    _, _, component = ranked({"peak_fraction": 0.1}, groups, ENTROPIES)
+    assert component.acted(component.take_counts())
 
 
 def test_no_history_only_ranks_questions_without_a_stored_right_answer():

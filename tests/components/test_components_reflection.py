@@ -212,7 +212,10 @@ def test_counters_of_reflection_groups():
     ]
     assert component.mix(step(groups)) == []
     counts = component.take_counts()
-    assert counts == {"reflection/groups": 2, "reflection/rows_correct": 2, "reflection/converted": 1}
+    assert counts == {
+        "reflection/groups": 2, "reflection/rows_correct": 2, "reflection/converted": 1,
+        "reflection/groups_with_gradient": 1,
+    }  # fmt: skip
     assert component.acted(counts) and not component.acted({"reflection/questions_hard": 3})
 
 

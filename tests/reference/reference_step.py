@@ -70,10 +70,14 @@ def rank(groups, settings, store):
         group.totals = [row.task for row in group.rows]
         if settings is None:
             continue
+        if group.kind not in settings.get("into_provenance", ["fresh"]):
+            continue
         scope = settings.get("scope", "truncated")
         if scope != "truncated_anywhere" and any(group.right):
             continue
-        if settings.get("when") == "no_history" and any(old.correct for old in store.get(group.question, [])):
+        if settings.get("when") == "no_history" and any(
+            old.correct and old.kind == "fresh" for old in store.get(group.question, [])
+        ):
             continue
         places = [i for i, row in enumerate(group.rows) if not row.correct and (scope == "failed" or row.truncated)]
         if not places:
