@@ -1,6 +1,8 @@
 """The `r3bench` program. This module loads nothing heavy: `r3bench --help` must answer at once."""
 
 import errno
+import sys
+import traceback
 import warnings
 from collections.abc import Callable
 from typing import Annotated, Any, NoReturn
@@ -12,6 +14,7 @@ from r3bench.commands import find, measure, result, run, serve, share, study, ve
 from r3bench.commands.options import printable
 from r3bench.errors import R3BenchError, StateError
 from r3bench.files import NO_ROOM
+from r3bench.secrets import masked
 from r3bench.threads import wait_asleep
 
 NOT_OURS = {errno.EACCES, errno.EPERM, errno.EROFS, *NO_ROOM}  # the machine's state, not a bug
@@ -47,7 +50,7 @@ def _code(error: OSError) -> int:
 
 
 def _fail(message: str, exit_code: int) -> NoReturn:
-    typer.echo("r3bench: " + printable(" ".join(message.split("\n"))), err=True)
+    typer.echo("r3bench: " + printable(masked(" ".join(message.split("\n")))), err=True)
     raise typer.Exit(exit_code) from None
 
 
@@ -113,7 +116,11 @@ def _root(
 def main() -> None:
     """Entry point of the console script."""
     wait_asleep()
-    app()
+    try:
+        app()
+    except Exception as error:  # noqa: BLE001, a bug: its traceback goes into reports, so without what is secret in it
+        sys.stderr.write(masked("".join(traceback.format_exception(error))))
+        sys.exit(1)
 
 
 if __name__ == "__main__":

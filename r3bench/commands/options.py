@@ -63,7 +63,9 @@ def answers_folder(name: str, runs: Path) -> Path:
 
 def progress(quiet: bool) -> Callable[[str], None]:
     """Takes lines for the user while something runs: they go to stderr, so that stdout is the result alone."""
-    return (lambda line: None) if quiet else (lambda line: typer.echo(line, err=True))
+    from r3bench.secrets import masked
+
+    return (lambda line: None) if quiet else (lambda line: typer.echo(masked(line), err=True))
 
 
 def printable(text: str) -> str:

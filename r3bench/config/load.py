@@ -13,6 +13,7 @@ from r3bench.config.strict import build, inside, plain, show
 from r3bench.config.trainer_fields import check_trainer, generation_batch, grpo_fields, trainer_value
 from r3bench.config.yaml_file import read_value, read_yaml
 from r3bench.errors import ConfigError, StateError, nearest
+from r3bench.secrets import certain
 
 SHORTHAND = {"model": "name", "data": "name"}  # `model: embedded` means `model: {name: embedded}`
 RUN_SECTIONS = (
@@ -74,6 +75,7 @@ def parse_recipe(values: Mapping[str, Any], where: str) -> Recipe:
         if key not in sections:
             raise ConfigError(f"{where}: {key}: unknown section{nearest(str(key), sections)}")
     values = {key: value for key, value in values.items() if value is not None or key not in sections}
+    _check_no_secret(values, where)
     recipe = build(Recipe, values, where)
     components = resolve_components(recipe.components, where)
     recipe = dataclasses.replace(
@@ -86,6 +88,21 @@ def parse_recipe(values: Mapping[str, Any], where: str) -> Recipe:
         catalog.task_path(task, inside(where, "eval.tasks"))
     check_recipe_components(recipe, where)
     return recipe
+
+
+def _check_no_secret(value: Any, where: str) -> None:
+    """Refuse a token or an address with a password anywhere in a recipe: `config.json` and archives hold all of it."""
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            _check_no_secret(inner, inside(where, str(key)))
+    elif isinstance(value, list | tuple):
+        for inner in value:
+            _check_no_secret(inner, where)
+    elif isinstance(value, str) and certain(value):
+        raise ConfigError(
+            f"{where}: holds what looks like a password or token; a recipe is recorded and shared with its runs: give "
+            "it in the environment, or log in with the service's own tool"
+        )
 
 
 def check_recipe_components(recipe: Recipe, where: str, processes: int | None = None) -> None:

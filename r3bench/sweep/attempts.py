@@ -16,6 +16,7 @@ from typing import Any, Literal
 from r3bench.errors import Diverged, Interrupted
 from r3bench.files import append_jsonl, expect, no_room, read_jsonl
 from r3bench.lock import Locked
+from r3bench.secrets import masked
 
 FailureKind = Literal["bug", "diverged", "out_of_memory", "preempted", "timeout", "disk", "locked", "stopped"]
 
@@ -48,7 +49,7 @@ def classify(error: BaseException) -> Failure:
     message = (str(error).strip().splitlines() or [""])[0]
     message = f"{type(error).__name__}: {message}" if message else type(error).__name__
     detail = "".join(traceback.format_exception(error))
-    return Failure(_kind(error), message[:500], detail[-20_000:])
+    return Failure(_kind(error), masked(message[:500]), masked(detail[-20_000:]))
 
 
 # of an exchange between ranks (gloo, NCCL) when the other process is gone

@@ -11,6 +11,7 @@ from r3bench.errors import StateError
 from r3bench.files import read_json, write_json
 from r3bench.lock import holder
 from r3bench.records import STUDY_SCHEMA, RunPaths, RunRecord, check_study, read_record
+from r3bench.secrets import masked_values
 from r3bench.sweep.cells import BASE_MODEL, Cell, Duplicate
 from r3bench.sweep.grid import Grid, factors_of
 from r3bench.sweep.worker import finished, set_aside_torn
@@ -45,7 +46,8 @@ class Study:
         """The content of `study.json`."""
         return {
             "schema": STUDY_SCHEMA,
-            "grid": plain(self.grid),
+            # options of a scheduler may hold variables with a token
+            "grid": {**plain(self.grid), "executor": masked_values(plain(self.grid.executor))},
             # lists, because their order means something (a factor's first level is its reference) and a mapping's is
             # lost by many a JSON tool
             "factors": [{"name": f.name, "levels": list(f.levels)} for f in factors_of(self.grid)],

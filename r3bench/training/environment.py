@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import r3bench
+from r3bench.secrets import masked
 
 PACKAGES = (
     "r3bench", "torch", "trl", "transformers", "accelerate", "peft", "vllm", "lm-eval", "math-verify", "datasets",
@@ -37,7 +38,7 @@ def source() -> dict[str, Any]:
     top = git("rev-parse", "--show-toplevel")
     if top is None or Path(top.strip()).resolve() != root.resolve():  # installed, not a checkout
         return {"commit": None, "dirty": False, "diff": ""}
-    diff = git("diff", "HEAD") or ""
+    diff = masked(git("diff", "HEAD") or "")
     commit = git("rev-parse", "HEAD")
     return {"commit": commit.strip() if commit else None, "dirty": bool(diff), "diff": diff[:MAX_DIFF]}
 
