@@ -51,7 +51,7 @@ class DynamicSampling(Component):
     def keep(self, groups: Sequence[Group]) -> list[bool]:
         kept = [group.provenance != "fresh" or not group.homogeneous for group in groups]
         self.count("rounds")
-        self.count("groups_seen", len(kept))
+        self.count("groups_seen", sum(bool(group.judged.any()) for group in groups))
         self.count("groups_dead", kept.count(False))
         return kept
 

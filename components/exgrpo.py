@@ -28,7 +28,7 @@ import numpy as np
 
 from r3bench.errors import ConfigError
 from r3bench.training.component import Component, Facts, Group, Mixture, PlannedGroup, Step, Weight
-from r3bench.training.mixed_groups import mixed_advantages, pick_rows, still_free, trainer_scale
+from r3bench.training.mixed_groups import mixed_advantages, not_outranked, pick_rows, still_free, trainer_scale
 
 
 def draw_questions(
@@ -118,19 +118,21 @@ class Exgrpo(Component):
         return [PlannedGroup(question, "fresh", slot) for question, slot in zip(chosen, slots, strict=True)]
 
     def mix(self, step: Step) -> list[Mixture]:
-        wanted = [group for group in step.groups if group.provenance == "fresh" and group.question in self._planned]
+        wanted = [g for g in step.groups if g.provenance == "fresh" and g.question in self._planned and g.judged.any()]
         free = still_free(self, step, wanted)
         return [mixture for group in free if (mixture := self._mixture(group, step)) is not None]
 
     def _mixture(self, group: Group, step: Step) -> Mixture | None:
         rng = self.facts.rng(step.step, self.name, group.question)
         solved = [row for row in step.history.summaries(group.question) if row.correct and row.provenance == "fresh"]
-        historic = pick_rows(solved, 1, "lowest_entropy", rng)
-        if not historic:
+        if not solved:
             self.count("groups_no_history")
             return None
-        place = rng.randrange(len(group.correct))
-        kept = np.arange(len(group.correct)) != place
+        historic = pick_rows(not_outranked(self, group, solved), 1, "lowest_entropy", rng)
+        if not historic:
+            return None
+        place = rng.choice(np.flatnonzero(group.judged).tolist())
+        kept = group.judged & (np.arange(len(group.correct)) != place)
         std, eps = trainer_scale(self.facts, step.groups, historic)
         own, other = mixed_advantages(group.rewards[kept], [historic[0].task_reward], std=std, eps=eps)
         fresh = np.zeros(len(kept))
@@ -141,9 +143,9 @@ class Exgrpo(Component):
         )
 
     def observe(self, step: Step) -> None:
-        fresh = [group for group in step.groups if group.provenance == "fresh"]
+        fresh = [group for group in step.groups if group.provenance == "fresh" and group.judged.any()]
         for group in fresh:
-            self.accuracy[group.question] = float(group.correct.mean())
+            self.accuracy[group.question] = group.success
         if fresh and not self._started:
             self._started = _success(fresh) > self.config.start
 
@@ -160,4 +162,4 @@ class Exgrpo(Component):
 
 def _success(groups: Sequence[Group]) -> float:
     """Share of right answers over the groups."""
-    return float(np.mean([group.correct.mean() for group in groups]))
+    return float(np.mean([group.success for group in groups]))

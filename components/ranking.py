@@ -244,12 +244,11 @@ class Ranking(Component):
         """Places in the group that are ranked."""
         if group.provenance not in self.config.into_provenance:
             return []
-        all_wrong = not group.correct.any()
-        if self.config.scope != "truncated_anywhere" and not all_wrong:
+        if self.config.scope != "truncated_anywhere" and not group.all_wrong:
             return []
         if self.config.when == "no_history" and self._solved_before(group.question):
             return []
-        wanted = ~group.correct & (group.truncated if self.config.scope != "failed" else True)
+        wanted = group.wrong & (group.truncated if self.config.scope != "failed" else True)
         return [int(place) for place in np.flatnonzero(wanted)]
 
     def _solved_before(self, question: str) -> bool:
@@ -276,9 +275,10 @@ class Ranking(Component):
             self.count("reward", float(rewarded.sum()))
             whole = np.zeros(len(group.correct))
             whole[places] = rewarded
-            self.count("groups_with_spread", int(np.ptp(whole) > 0))
+            spread = np.ptp(whole[group.judged]) > 0
+            self.count("groups_with_spread", int(spread))
             self.count("groups_ordered", int(ordered))
-            self.count("groups_spread_by_scope", int(np.ptp(whole) > 0 and np.ptp(rewarded) == 0))
+            self.count("groups_spread_by_scope", int(spread and np.ptp(rewarded) == 0))
         return rewards
 
     def _rewards(self, group: Group, places: list[int], entropies: Mapping[int, np.ndarray]) -> tuple[np.ndarray, bool]:
@@ -311,9 +311,7 @@ class Ranking(Component):
         if self.config.unanchored_weight == 1:
             return {}
         unanchored = [
-            group.index
-            for group in step.groups
-            if group.index not in mixed and not group.correct.any() and group.shaped
+            group.index for group in step.groups if group.index not in mixed and group.all_wrong and group.shaped
         ]
         self.count("groups_rescaled", len(unanchored))
         return dict.fromkeys(unanchored, self.config.unanchored_weight)

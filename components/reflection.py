@@ -35,7 +35,7 @@ import numpy as np
 from r3bench.errors import ConfigError
 from r3bench.training.answers import last_boxed
 from r3bench.training.component import Component, Group, Mixture, PlannedGroup, Step, Summary, Weight
-from r3bench.training.mixed_groups import still_free
+from r3bench.training.mixed_groups import not_outranked, still_free
 from r3bench.training.rollout import Layout, append_multiple
 
 Context = Literal["full", "tail", "answer"]
@@ -264,27 +264,28 @@ class Reflection(Component):
 
     def mix(self, step: Step) -> list[Mixture]:
         for group in step.groups:
-            if group.provenance == "reflection":
+            if group.provenance == "reflection" and group.judged.any():
                 self.count("groups")
                 self.count("rows_correct", int(group.correct.sum()))
                 self.count("converted", int(group.correct.any()))
                 self.count("groups_with_gradient", int(np.ptp(group.rewards) > 0))
         if self.config.gradient == "prompt":
             return []
-        wanted = [group for group in step.groups if group.provenance == "fresh" and not group.correct.any()]
+        wanted = [group for group in step.groups if group.provenance == "fresh" and group.all_wrong]
         free = still_free(self, step, wanted)
         return [mixture for group in free if (mixture := self._reattached(group, step)) is not None]
 
     def _reattached(self, group: Group, step: Step) -> Mixture | None:
         stored = step.history.summaries(group.question)
         solved = [row for row in stored if row.provenance == "reflection" and row.correct]
+        solved = not_outranked(self, group, solved)
         if not solved:
             return None
         rng = self.facts.rng(step.step, self.name, f"reattach-{group.question}")
-        chosen, place = rng.choice(solved), rng.randrange(len(group.correct))
+        chosen, place = rng.choice(solved), rng.choice(np.flatnonzero(group.judged).tolist())
         rewards = np.array(group.rewards, float)
         rewards[place] = chosen.task_reward
-        advantages = rewards - rewards.mean()  # no division by the deviation, as Critique-GRPO
+        advantages = rewards - rewards[group.judged].mean()  # no division by the deviation, as Critique-GRPO
         self.count("rows_reattached")
         return Mixture(
             group=group.index,

@@ -30,7 +30,15 @@ import numpy as np
 
 from r3bench.errors import ConfigError
 from r3bench.training.component import Component, Group, Mixture, Step, Weight
-from r3bench.training.mixed_groups import Pick, admissible, mixed_advantages, pick_rows, still_free, trainer_scale
+from r3bench.training.mixed_groups import (
+    Pick,
+    admissible,
+    mixed_advantages,
+    not_outranked,
+    pick_rows,
+    still_free,
+    trainer_scale,
+)
 
 __all__ = ["Replay", "ReplayConfig", "mixed_advantages", "pick_rows"]
 
@@ -122,7 +130,7 @@ class Replay(Component):
         wanted = [g for g in step.groups if g.homogeneous and g.provenance in self.config.into_provenance]
         mixtures = []
         for group in still_free(self, step, wanted):
-            right = bool(group.correct.all())
+            right = group.all_right
             self.count("groups_all_right" if right else "groups_all_wrong")
             if now < self.config.warmup:
                 self.count("groups_waiting")
@@ -137,19 +145,22 @@ class Replay(Component):
         rng = self.facts.rng(step.step, self.name, group.question)
         found = admissible(
             step.history.summaries(group.question),
-            correct=not group.correct.all(),
+            correct=group.all_wrong,
             step=step.step,
             from_provenance=config.from_provenance,
             truncated_negatives=config.truncated_negatives,
             max_age=config.max_age,
         )
-        historic = pick_rows(found, config.rows, config.pick, rng)
-        if not historic:
+        if not found:
             self.count("groups_no_history")
             return None
-        size = len(group.correct)
-        replaced = sorted(rng.sample(range(size), len(historic))) if config.mode == "replace" else []
-        kept = np.setdiff1d(np.arange(size), replaced)
+        size, judged = len(group.correct), np.flatnonzero(group.judged).tolist()
+        room = min(config.rows, len(judged) - 1) if config.mode == "replace" else config.rows  # at least one row stays
+        historic = pick_rows(not_outranked(self, group, found), room, config.pick, rng)
+        if not historic:
+            return None
+        replaced = sorted(rng.sample(judged, len(historic))) if config.mode == "replace" else []
+        kept = np.setdiff1d(judged, replaced)
         std, eps = trainer_scale(self.facts, step.groups, historic, config.eps)
         own, other = mixed_advantages(
             group.rewards[kept],

@@ -25,7 +25,7 @@ import numpy as np
 from r3bench.errors import ConfigError
 from r3bench.training.component import Component, Group, Mixture, Step, Summary, Weight
 from r3bench.training.history import HistoryBounds
-from r3bench.training.mixed_groups import mixed_advantages, still_free, trainer_scale
+from r3bench.training.mixed_groups import mixed_advantages, not_outranked, still_free, trainer_scale
 
 RepoPick = Literal["all", "random", "recent", "highest", "max_variance"]
 
@@ -106,7 +106,7 @@ class Repo(Component):
         return config.rows * groups
 
     def mix(self, step: Step) -> list[Mixture]:
-        free = still_free(self, step, [group for group in step.groups if group.provenance == "fresh"])
+        free = still_free(self, step, [g for g in step.groups if g.provenance == "fresh" and g.judged.any()])
         return [mixture for group in free if (mixture := self._mixture(group, step)) is not None]
 
     def _mixture(self, group: Group, step: Step) -> Mixture | None:
@@ -116,10 +116,15 @@ class Repo(Component):
             self.count("groups_no_history")
             return None
         rng = self.facts.rng(step.step, self.name, group.question)
-        historic = choose(stored, config.rows, config.pick, rng)
+        historic = choose(not_outranked(self, group, stored), config.rows, config.pick, rng)
+        if not historic:
+            return None
         std, eps = trainer_scale(self.facts, step.groups, historic)
         rewards = [row.task_reward for row in historic]
-        own, other = mixed_advantages(group.rewards, rewards, normalisation=config.normalisation, std=std, eps=eps)
+        fresh = np.zeros(len(group.rewards))
+        fresh[group.judged], other = mixed_advantages(
+            group.rewards[group.judged], rewards, normalisation=config.normalisation, std=std, eps=eps
+        )
         self.count("groups_mixed")
         self.count("rows", len(historic))
         self.count("rows_with_gradient", int(np.count_nonzero(other)))
@@ -127,7 +132,7 @@ class Repo(Component):
             group=group.index,
             historic=tuple(historic),
             replaced=(),
-            fresh_advantages=own,
+            fresh_advantages=fresh,
             historic_advantages=config.coefficient * other,
             weight=config.weight,
             clip=(0.0, config.ratio_max),

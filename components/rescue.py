@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from r3bench.training.component import Component, Group, Mixture, Step, Weight
-from r3bench.training.mixed_groups import mixed_advantages, still_free, trainer_scale
+from r3bench.training.mixed_groups import mixed_advantages, not_outranked, still_free, trainer_scale
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Rescue(Component):
     config: RescueConfig
 
     def mix(self, step: Step) -> list[Mixture]:
-        wanted = [group for group in step.groups if group.provenance == "fresh" and not group.correct.any()]
+        wanted = [group for group in step.groups if group.provenance == "fresh" and group.all_wrong]
         free = still_free(self, step, wanted)
         return [mixture for group in free if (mixture := self._rescued(group, step)) is not None]
 
@@ -59,8 +59,11 @@ class Rescue(Component):
         if not stored:
             self.count("groups_no_history")
             return None
-        chosen, place = rng.choice(stored), rng.randrange(len(group.correct))
-        kept = np.arange(len(group.correct)) != place
+        stored = not_outranked(self, group, stored)
+        if not stored:
+            return None
+        chosen, place = rng.choice(stored), rng.choice(np.flatnonzero(group.judged).tolist())
+        kept = group.judged & (np.arange(len(group.correct)) != place)
         std, eps = trainer_scale(self.facts, step.groups, [chosen])
         own, other = mixed_advantages(group.rewards[kept], [chosen.task_reward], std=std, eps=eps)
         fresh = np.zeros(len(kept))

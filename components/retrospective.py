@@ -224,16 +224,17 @@ class Retrospective(Component):
         for group in sorted(groups, key=lambda group: group.question):  # an order that no rank layout changes
             if group.provenance == "fresh":
                 found = [self._probed.get(row, []) for row in group.rows] if self._probed else self._cuts(group)
-                rows += [(group, place, cuts) for place, cuts in enumerate(found) if cuts]
+                rows += [(group, place, cuts) for place, cuts in enumerate(found) if cuts and group.judged[place]]
         return rows
 
     def observe(self, step: Step) -> None:
         fresh = [group for group in step.groups if group.provenance == "fresh"]
-        if fresh:
-            self._failing = float(np.mean([not group.correct.any() for group in fresh]))
+        judged = [group for group in fresh if group.judged.any()]
+        if judged:
+            self._failing = float(np.mean([group.all_wrong for group in judged]))
         self._credit(step)
-        for group in fresh:
-            if group.correct.mean() >= self.config.retire:
+        for group in judged:
+            if group.success >= self.config.retire:
                 self.count("states_retired", len(self.states.pop(group.question, [])))
         self._new.clear()
         self._collect(step)
@@ -245,9 +246,9 @@ class Retrospective(Component):
     def _credit(self, step: Step) -> None:
         """Book the continuations against the states they started from."""
         for group in step.groups:
-            if group.provenance != "continuation":
+            if group.provenance != "continuation" or not group.judged.any():
                 continue
-            success = float(group.correct.mean())
+            success = group.success
             self.count("groups")
             self.count("tokens_given", group.prefix)
             self.count("converted", int(group.correct.any()))
@@ -267,7 +268,7 @@ class Retrospective(Component):
         rows = self._cut_rows(step.groups)
         self._probed = {}
         for group in step.groups:
-            if group.provenance == "fresh" and group.correct.mean() < config.retire and config.source != "own":
+            if group.provenance == "fresh" and group.success < config.retire and config.source != "own":
                 self._canonical(group, step)
         critical = config.value == "value_head" and bool(rows)
         features = np.concatenate([group.hidden[place] for group, place, _ in rows]) if critical else None
@@ -275,7 +276,7 @@ class Retrospective(Component):
         if config.value == "value_head" and self.critic.auc < config.gate_auc:
             self.count("steps_gate_closed")
         elif config.source != "canonical":
-            rates = {id(group): float(group.correct.mean()) for group in step.groups}  # success rates
+            rates = {id(group): group.success for group in step.groups}
             self._collect_own(
                 [
                     (group, place, cuts, found)

@@ -1,23 +1,58 @@
 """`R3Config`: TRL's GRPOConfig with components."""
 
+import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from trl import GRPOConfig
 
+from r3bench.config.strict import show
+from r3bench.errors import ConfigError
+
+SECTIONS = ("components", "correctness", "history")  # the fields below; each a mapping, or one as JSON
+
 
 @dataclass
 class R3Config(GRPOConfig):
-    """Arguments of `R3Trainer`: every GRPOConfig field, and these.
+    """Arguments of `R3Trainer`: every GRPOConfig field, and these. On a command line each is given as JSON.
 
     Args:
         components: name -> `True`, a preset's name, or a mapping of settings. Names are files in `./components/`
             and then the shipped ones. Absent or `False`: off.
         correctness: which reward functions decide right or wrong: `{"functions": [names], "threshold": 1.0}`. A row is
-            right when every named function gives at least the threshold. Default: the first function, threshold 1.
+            right when every named function that gives it a reward gives at least the threshold; one that all of them
+            leave out (None) is neither right nor wrong. Default: the first function, threshold 1.
         history: bounds of the trajectory history, see `r3bench.training.history.HistoryBounds`.
     """
 
-    components: dict[str, Any] | None = field(default=None, metadata={"help": "Components to switch on, by name."})
-    correctness: dict[str, Any] | None = field(default=None, metadata={"help": "What counts as a right answer."})
-    history: dict[str, Any] | None = field(default=None, metadata={"help": "Bounds of the trajectory history."})
+    components: dict[str, Any] | str | None = field(
+        default=None, metadata={"help": "Components to switch on, by name."}
+    )
+    correctness: dict[str, Any] | str | None = field(default=None, metadata={"help": "What counts as a right answer."})
+    history: dict[str, Any] | str | None = field(default=None, metadata={"help": "Bounds of the trajectory history."})
+
+    def __post_init__(self) -> None:
+        for key in SECTIONS:  # as TRL does with its own mappings; what can't be read is refused by `section`
+            text = getattr(self, key)
+            if isinstance(text, str):
+                try:
+                    setattr(self, key, json.loads(text))
+                except ValueError:
+                    continue
+        super().__post_init__()
+
+
+def section(args: Any, key: str) -> dict[str, Any]:
+    """One of `SECTIONS` as a mapping; empty where `args` (a GRPOConfig or None) has none.
+
+    Raises:
+        ConfigError: it is something else.
+    """
+    value = getattr(args, key, None)
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping):
+        example = {"components": "{'replay': True}", "correctness": "{'threshold': 1.0}"}.get(key, "{'max_age': 100}")
+        raise ConfigError(f"R3Config.{key}: got {show(value)}, expected a mapping such as {example}")
+    return dict(value)

@@ -5,6 +5,7 @@ must decide the same on every rank: from its arguments, its own state and `facts
 Importing this module loads neither torch nor TRL.
 """
 
+import math
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -87,27 +88,57 @@ class Group:
     rows: range  # global rows
     prefix: int = 0  # leading completion tokens that were given (continuations)
     columns: Mapping[str, Any] = field(default_factory=dict)  # the question's data set row
-    correct: np.ndarray = field(default_factory=lambda: np.zeros(0, bool))  # (G,) from `score` on
+    correct: np.ndarray = field(default_factory=lambda: np.zeros(0, bool))  # (G,) from `score` on; False if unjudged
     truncated: np.ndarray = field(default_factory=lambda: np.zeros(0, bool))  # (G,) from `score` on
     lengths: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))  # (G,) tokens, from `score` on
     rewards: np.ndarray = field(default_factory=lambda: np.zeros(0))  # (G,) total reward; task part only in `score`
     task_rewards: np.ndarray = field(default_factory=lambda: np.zeros(0))  # (G,) without the components' columns
+    # (both NaN where every reward function abstained)
     completion_ids: list[np.ndarray] = field(default_factory=list)  # G arrays (T,), in `probe` and `observe`
     # (in `score` only those of the rows whose entropies were asked for, the others empty)
     logprobs: list[np.ndarray] = field(default_factory=list)  # G arrays (T,), in `observe`
     entropies: list[np.ndarray] = field(default_factory=list)  # G arrays (T,), in `observe`
     hidden: dict[int, np.ndarray] = field(default_factory=dict)  # place 0..G-1 -> (n, H) float32, in `observe`
+    judged: np.ndarray = field(
+        default_factory=lambda: np.zeros(0, bool)
+    )  # (G,) from `score` on: someone gave a verdict
+    # A row that nobody judged is neither right nor wrong: leave it out of whatever is done. Not given: all were judged.
+
+    def __post_init__(self) -> None:
+        if len(self.judged) != len(self.correct):
+            self.judged = np.ones(len(self.correct), bool)
+
+    @property
+    def wrong(self) -> np.ndarray:
+        """(G,) judged and not right."""
+        return self.judged & ~self.correct
+
+    @property
+    def all_right(self) -> bool:
+        """Somebody judged it, and every verdict is right."""
+        return bool(self.correct.any() and not self.wrong.any())
+
+    @property
+    def all_wrong(self) -> bool:
+        """Somebody judged it, and every verdict is wrong."""
+        return bool(self.wrong.any() and not self.correct.any())
 
     @property
     def homogeneous(self) -> bool:
-        """All right or all wrong, by correctness (never by the spread of the total reward)."""
-        return bool(self.correct.all() or not self.correct.any())
+        """All right or all wrong, by correctness (never by the spread of the total reward). False if nobody judged."""
+        return self.all_right or self.all_wrong
+
+    @property
+    def success(self) -> float:
+        """Share of right answers among those that were judged; NaN if none was."""
+        return float(self.correct[self.judged].mean()) if self.judged.any() else math.nan
 
     @property
     def shaped(self) -> bool:
-        """Whether components gave its rows different rewards (beyond the rounding of float32 sums)."""
-        gained = self.rewards - self.task_rewards
-        return bool(len(gained) and np.ptp(gained) > 1e-6 * (1 + np.abs(self.rewards).max()))
+        """Whether components gave its judged rows different rewards (beyond the rounding of float32 sums)."""
+        rewards = self.rewards[self.judged]
+        gained = rewards - self.task_rewards[self.judged]
+        return bool(len(gained) and np.ptp(gained) > 1e-6 * (1 + np.abs(rewards).max()))
 
 
 @dataclass(frozen=True)
@@ -140,7 +171,7 @@ class Mixture:
     group: int  # group index
     historic: tuple[Summary, ...]  # k stored trajectories to add
     replaced: tuple[int, ...]  # places 0..G-1 inside the group that give way, k of them; empty: the group grows
-    fresh_advantages: np.ndarray  # (G,) for the group's own rows, replaced places ignored
+    fresh_advantages: np.ndarray  # (G,) for the group's own rows; replaced places and unjudged rows ignored
     historic_advantages: np.ndarray  # (k,)
     weight: Weight  # off-policy weight of the historic rows
     clip: tuple[float, float]  # bounds of the current/behaviour ratio in `decoupled`
@@ -213,7 +244,10 @@ class Component:
         return []
 
     def score(self, groups: Sequence[Group], entropies: Mapping[int, np.ndarray]) -> dict[int, float]:
-        """After the task rewards: global row -> this component's reward (column of its own, added to the total)."""
+        """After the task rewards: global row -> this component's reward (column of its own, added to the total).
+
+        A reward for a row that nobody judged is left out.
+        """
         return {}
 
     def keep(self, groups: Sequence[Group]) -> list[bool]:
@@ -236,7 +270,8 @@ class Component:
         return []
 
     def rescale(self, step: Step, mixed: frozenset[int]) -> dict[int, float]:
-        """After `mix`: group index -> factor on its fresh rows' advantages. `mixed`: groups that got historic rows."""
+        """After `mix`: group index -> factor on the advantages of its judged fresh rows. `mixed`: groups that got
+        historic rows."""
         return {}
 
     def observe(self, step: Step) -> None:

@@ -167,7 +167,7 @@ def _nan_to_none(rows: list[list[Any]]) -> list[list[Any]]:
 
 
 def trajectories_of(step: Step) -> list[Trajectory]:
-    """Every row of a batch as a trajectory; the history numbers them on `insert`.
+    """Every judged row of a batch as a trajectory; the history numbers them on `insert`.
 
     Appended groups lie at the end of each rank's rows, so the groups' own order depends on the number of ranks; fresh
     ones first and the others by provenance and question is an order that doesn't.
@@ -187,6 +187,8 @@ def trajectories_of(step: Step) -> list[Trajectory]:
         )  # fmt: skip
         for i, (correct, truncated, length, reward, task_reward) in enumerate(verdicts):
             mean, peak = next(figures)
+            if not group.judged[i]:
+                continue
             summary = Summary(
                 question=group.question,
                 serial=0,

@@ -101,6 +101,25 @@ def pick_rows(rows: Sequence[Summary], k: int, pick: Pick, rng: random.Random) -
     return drawn[:k]
 
 
+def not_outranked(component: Component, group: Group, stored: Sequence[Summary]) -> list[Summary]:
+    """Those of the `stored` rows that keep their order in `group`.
+
+    That is, no right answer below a fresh wrong one, and no wrong answer above a fresh right one.
+
+    A penalty in a stored total, or a component's reward for a fresh wrong answer, can turn that order round; mixed in,
+    the right answer would be trained away. The rows left out are counted as `rows_outranked`, and a group that none is
+    left for as `groups_outranked`.
+    """
+    slack = 1e-6 * (1 + np.abs(group.rewards[group.judged]).max(initial=0.0))  # float32 sums
+    ceiling = group.rewards[group.correct].min(initial=np.inf) + slack
+    floor = group.rewards[group.wrong].max(initial=-np.inf) - slack
+    kept = [row for row in stored if (row.task_reward >= floor if row.correct else row.task_reward <= ceiling)]
+    if len(kept) < len(stored):
+        component.count("rows_outranked", len(stored) - len(kept))
+        component.count("groups_outranked", int(not kept))
+    return kept
+
+
 def still_free(component: Component, step: Step, wanted: Sequence[Group]) -> list[Group]:
     """Those of the groups `component` would mix that no earlier component has mixed; the others are counted."""
     free = [group for group in wanted if group.index not in step.taken]
@@ -120,6 +139,6 @@ def trainer_scale(
     if facts.scale_rewards == "none":
         return 1.0, 0.0
     if facts.scale_rewards == "batch":
-        rewards = [group.rewards for group in groups]
-        return sample_std(np.concatenate([*rewards, [row.task_reward for row in historic]])), eps
+        rewards = np.concatenate([*[group.rewards for group in groups], [row.task_reward for row in historic]])
+        return sample_std(rewards[~np.isnan(rewards)]), eps
     return None, eps

@@ -149,9 +149,10 @@ def _padded(rows: int, parts: int) -> int:
 def _fresh_advantages(batch: dict[str, Any], rollout: Rollout, mixtures: Sequence[Mixture]) -> None:
     advantages = batch["advantages"].clone()
     for mixture in mixtures:
-        for place, row in enumerate(rollout.groups[mixture.group].rows):
+        group = rollout.groups[mixture.group]
+        for place, row in enumerate(group.rows):
             local = rollout.layout.local(row)
-            if local is not None:
+            if local is not None and group.judged[place]:
                 advantages[local] = float(mixture.fresh_advantages[place])
     batch["advantages"] = advantages
 

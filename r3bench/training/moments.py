@@ -14,6 +14,7 @@ from datasets import Dataset
 from r3bench.errors import ConfigError
 from r3bench.training import trl_adapter
 from r3bench.training.component import Component, Facts, Group, Mixture, PlannedGroup, Step, Summary
+from r3bench.training.correctness import CorrectnessRule
 from r3bench.training.history import HistoryView, TrajectoryHistory, trajectories_of
 from r3bench.training.mixing import mix_into
 from r3bench.training.rollout import Layout, Rollout, append_multiple, open_rollout, place, question_id
@@ -26,12 +27,12 @@ class Moments:
         self,
         trainer: Any,
         history: TrajectoryHistory,
+        rule: CorrectnessRule,
         correct_columns: list[int],
-        threshold: float,
         shaping_columns: dict[str, int],
     ) -> None:
         self._trainer = trainer
-        self._correct_columns, self._threshold = correct_columns, threshold
+        self._rule, self._correct_columns = rule, correct_columns
         self._shaping_columns = shaping_columns
         self.history = history
         self.components: list[Component] = []
@@ -150,7 +151,7 @@ class Moments:
     def score(self, rollout: Rollout, rewards: torch.Tensor) -> None:
         """Fill the groups, let components give their rewards, write those into their columns of `rewards` (N, F)."""
         trainer = self._trainer
-        correct = (rewards[:, self._correct_columns] >= self._threshold).all(dim=1)
+        correct, judged = self._rule.verdicts(rewards, self._correct_columns)
         ends = {*trainer.eos_token_ids, trl_adapter.tokenizer(trainer).pad_token_id}
         local = torch.tensor(
             [[len(ids), not ids or ids[-1] not in ends] for ids in rollout.completion_ids],
@@ -158,8 +159,9 @@ class Moments:
         )  # fmt: skip
         lengths, truncated = trainer.accelerator.gather(local).T
         rollout.fill(
-            correct.cpu().numpy(), truncated.bool().cpu().numpy(), lengths.cpu().numpy(), self._totals(rewards)
-        )
+            correct.cpu().numpy(), judged.cpu().numpy(), truncated.bool().cpu().numpy(), lengths.cpu().numpy(),
+            self._totals(rewards),
+        )  # fmt: skip
         for component in self.components:
             component.step = self.step(rollout.groups)
             if component.shapes_reward:
@@ -173,14 +175,17 @@ class Moments:
                             f"component '{component.name}': score() gave {value} for row {row}, expected finite "
                             f"rewards for rows 0 to {len(rewards) - 1}"
                         )
-                    rewards[row, column] = value
+                    if judged[row]:
+                        rewards[row, column] = value
         rollout.add_rewards(self._totals(rewards))
 
     def _totals(self, rewards: torch.Tensor) -> np.ndarray:
-        """Total reward of every row, shape (N,), as TRL sums it."""
+        """Total reward of every row, shape (N,), as TRL sums it; NaN where every function abstained."""
         weights = self._trainer.reward_weights.to(rewards.device).unsqueeze(0)
-        totals: np.ndarray = (rewards * weights).nansum(dim=1).cpu().numpy()
-        return totals
+        totals = (rewards * weights).nansum(dim=1)
+        totals[torch.isnan(rewards).all(dim=1)] = torch.nan
+        found: np.ndarray = totals.cpu().numpy()
+        return found
 
     def _entropies(self, rollout: Rollout, rows: list[int], temperature: float | None) -> dict[int, np.ndarray]:
         """Per-token entropies of global rows, on every rank; their tokens go into the groups.
@@ -229,11 +234,12 @@ class Moments:
     # ------------------------------------------------------------------ after the advantages
 
     def log_fresh(self, rollout: Rollout) -> None:
-        """Share of right rows among the data set's own groups, before any round is sampled again: comparable between
-        components, which the reward of the batch is not (they change what is in it)."""
-        fresh = [group.correct for group in rollout.groups if group.provenance == "fresh"]
-        if fresh:
-            trl_adapter.log_metric(self._trainer, "fresh/correct", float(np.concatenate(fresh).mean()))
+        """Share of right rows among the judged ones of the data set's own groups, before any round is sampled again:
+        comparable between components, which the reward of the batch is not (they change what is in it)."""
+        fresh = [group.correct[group.judged] for group in rollout.groups if group.provenance == "fresh"]
+        verdicts = np.concatenate([np.zeros(0, bool), *fresh])
+        if len(verdicts):
+            trl_adapter.log_metric(self._trainer, "fresh/correct", float(verdicts.mean()))
 
     def kept(self, rollout: Rollout) -> list[bool]:
         """Per group: whether every component that resamples wants to keep it."""
@@ -248,8 +254,10 @@ class Moments:
         """Mix historic rows in and rescale; returns the batch for the loss."""
         trainer = self._trainer
         self._probe(rollout)
-        homogeneous = [group.homogeneous for group in rollout.groups]
-        trl_adapter.log_metric(trainer, "groups/homogeneous", float(np.mean(homogeneous)))
+        judged = [group for group in rollout.groups if group.judged.any()]
+        if judged:
+            shares = [group.homogeneous for group in judged]
+            trl_adapter.log_metric(trainer, "groups/homogeneous", float(np.mean(shares)))
         mixtures: list[Mixture] = []
         for component in self.components:
             taken = frozenset(mixture.group for mixture in mixtures)
@@ -261,8 +269,9 @@ class Moments:
         mixed = frozenset(mixture.group for mixture in mixtures)
         for component in self.components:
             self._rescale(rollout, batch, component.rescale(step, mixed))
-        dead = [h and g.index not in mixed for h, g in zip(homogeneous, rollout.groups, strict=True)]
-        trl_adapter.log_metric(trainer, "groups/dead", float(np.mean(dead)))
+        if judged:
+            dead = [group.homogeneous and group.index not in mixed for group in judged]
+            trl_adapter.log_metric(trainer, "groups/dead", float(np.mean(dead)))
         return batch
 
     def _mix(self, rollout: Rollout, batch: dict[str, Any], mixtures: list[Mixture]) -> dict[str, Any]:
@@ -279,6 +288,7 @@ class Moments:
             row: float(mixture.fresh_advantages[number])
             for mixture in mixtures
             for number, row in enumerate(rollout.groups[mixture.group].rows)
+            if number in mixture.replaced or rollout.groups[mixture.group].judged[number]
         }
         if not rollout.resampled:
             trl_adapter.relog_advantages(self._trainer, rollout.rows, advantages)
@@ -286,9 +296,10 @@ class Moments:
 
     def _rescale(self, rollout: Rollout, batch: dict[str, Any], factors: Mapping[int, float]) -> None:
         for index, factor in factors.items():
-            for row in rollout.groups[index].rows:
+            group = rollout.groups[index]
+            for row, judged in zip(group.rows, group.judged, strict=True):
                 local = rollout.layout.local(row)
-                if local is not None:
+                if local is not None and judged:
                     batch["advantages"][local] *= factor
 
     def _probe(self, rollout: Rollout) -> None:

@@ -51,7 +51,9 @@ def resample(
         mine = chosen[layout.rank * need : (layout.rank + 1) * need]
         rows = [dict(moments.row_of(question)) for question in mine for _ in range(layout.group_rows)]
         other, other_batch = sample(rows)
-        wanted = moments.kept(other)
+        wanted = [
+            keep and bool(group.judged.any()) for keep, group in zip(moments.kept(other), other.groups, strict=True)
+        ]
         pairs = []  # (slot in this batch, group of the other batch), global numbers
         for rank, slots in enumerate(open_slots):
             good = [rank * need + g for g in range(need) if wanted[rank * need + g]]

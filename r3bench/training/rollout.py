@@ -101,11 +101,19 @@ class Rollout:
             masks.append([0] * given + [1] * (len(ids) - given))
         return masks
 
-    def fill(self, correct: np.ndarray, truncated: np.ndarray, lengths: np.ndarray, task_rewards: np.ndarray) -> None:
+    def fill(
+        self,
+        correct: np.ndarray,
+        judged: np.ndarray,
+        truncated: np.ndarray,
+        lengths: np.ndarray,
+        task_rewards: np.ndarray,
+    ) -> None:
         """Put what is known of all N rows, each of shape (N,), into the groups."""
         for group in self.groups:
             rows = slice(group.rows.start, group.rows.stop)
             group.correct, group.truncated = correct[rows].copy(), truncated[rows].copy()
+            group.judged = judged[rows].copy()
             group.lengths, group.task_rewards = lengths[rows].copy(), task_rewards[rows].astype(float)
             group.rewards = group.task_rewards.copy()
 

@@ -7,7 +7,6 @@ a moment is for stands in `component.py`; who calls it when, in `moments.py`; wh
 
 import math
 import warnings
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from typing import Any
 import torch
 from torch.utils.data import Sampler
 from transformers.trainer_utils import rotate_checkpoints
+from trl import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
 
 from r3bench import catalog
@@ -22,7 +22,7 @@ from r3bench.config.load import check_components, resolve_components
 from r3bench.config.strict import build
 from r3bench.errors import ConfigError, Diverged
 from r3bench.training import checkpoint, trl_adapter
-from r3bench.training.args import R3Config
+from r3bench.training.args import SECTIONS, R3Config, section
 from r3bench.training.component import Component, check_declared
 from r3bench.training.correctness import CorrectnessRule
 from r3bench.training.history import HistoryBounds, TrajectoryHistory
@@ -31,6 +31,7 @@ from r3bench.training.mixing import ROW_KEY, SCALE_KEY
 from r3bench.training.moments import Moments
 from r3bench.training.resampling import resample
 from r3bench.training.resume import check_resumable, chosen
+from r3bench.training.reward_columns import as_list, check_counts, distinct, non_finite, placeholder, watched
 from r3bench.training.rollout import Rollout
 
 
@@ -41,8 +42,7 @@ class R3Trainer(GRPOTrainer):
     if there is one, else a hash of its prompt.
 
     Args:
-        model, reward_funcs, train_dataset, **kwargs: as in `GRPOTrainer`.
-        args: an `R3Config`; `args.components` says what is on.
+        as in `GRPOTrainer`, in its order; `args` may be an `R3Config`, whose `components` say what is on.
 
     Raises:
         ConfigError: an unsupported TRL, an unknown component, or settings that contradict each other.
@@ -51,60 +51,86 @@ class R3Trainer(GRPOTrainer):
 
     args: R3Config
     model: Any  # TRL types it as maybe absent
+    moments: Moments | None = None
+    _rollout: Rollout | None = None  # the batch being sampled
+    _pending: Rollout | None = None  # the batch whose log-probs the loss forward still has to bring
 
     def __init__(
         self,
         model: Any,
         reward_funcs: Any = None,
-        args: R3Config | None = None,
+        args: GRPOConfig | None = None,
         train_dataset: Any = None,
-        **kwargs: Any,
+        eval_dataset: Any = None,
+        processing_class: Any = None,
+        reward_processing_classes: Any = None,
+        callbacks: Any = None,
+        optimizers: Any = (None, None),
+        quantization_config: Any = None,
+        peft_config: Any = None,
+        tools: Any = None,
+        rollout_func: Any = None,
+        environment_factory: Any = None,
     ) -> None:
         trl_adapter.check_trl()
-        if not isinstance(args, R3Config):
-            raise ConfigError(f"args: got {type(args).__name__}, expected an R3Config")
+        if args is not None and not isinstance(args, GRPOConfig):
+            raise ConfigError(f"args: got {type(args).__name__}, expected an R3Config, a GRPOConfig or None")
         where = "R3Config"
-        settings = resolve_components(args.components or {}, f"{where}")
-        rule = build(CorrectnessRule, args.correctness or {}, f"{where}.correctness")
-        functions = reward_funcs if isinstance(reward_funcs, list) else [reward_funcs]
-        check_components(settings, vars(args), rule.lowest_total(functions, args.reward_weights), where)
+        sections = {key: section(args, key) for key in SECTIONS}
+        settings = resolve_components(sections["components"], where)
+        rule = build(CorrectnessRule, sections["correctness"], f"{where}.correctness")
+        bounds = build(HistoryBounds, sections["history"], f"{where}.history")
         classes = {name: catalog.component(name) for name in settings}
+        if settings and args is not None and args.multi_objective_aggregation != "sum_then_normalize":
+            raise ConfigError(
+                f"{where}.multi_objective_aggregation: got '{args.multi_objective_aggregation}', components need "
+                "'sum_then_normalize'"
+            )
+        check_components(settings, vars(args) if settings else {}, math.inf, where)  # before a model is loaded
+        functions = as_list(reward_funcs)
         shaping = [name for name, cls in classes.items() if cls.shapes_reward]
-
-        self._shaping = set(shaping)
-        weights = args.reward_weights
-        if shaping and weights is not None:
-            args.reward_weights = [*weights, *[1.0] * len(shaping)]
-        self.moments: Moments | None = None
-        self._rollout: Rollout | None = None  # the batch being sampled
-        self._pending: Rollout | None = None  # the batch whose log-probs the loss forward still has to bring
+        self._filled = range(len(functions), len(functions) + len(shaping))  # reward columns that components fill
         self._uneven = False  # rows of the sampled batch differ much in length
         self.generated_tokens = 0  # sampled in training so far, over all ranks
         self._order: Sampler | None = None
+        weights = None if args is None else args.reward_weights
         if shaping:
-            reward_funcs = [*functions, *[_placeholder(name) for name in shaping]]
-        super().__init__(
-            model,
-            reward_funcs,
-            args,
-            train_dataset,
-            **kwargs,
-        )
-        args.reward_weights = weights
-        if settings and self.multi_objective_aggregation != "sum_then_normalize":
-            raise ConfigError(
-                f"{where}.multi_objective_aggregation: got '{self.multi_objective_aggregation}', components need "
-                "'sum_then_normalize'"
+            check_counts(len(functions), weights, reward_processing_classes)
+            reward_funcs = [*functions, *[placeholder(name) for name in shaping]]
+            if reward_processing_classes is not None:
+                reward_processing_classes = [*as_list(reward_processing_classes), *[None] * len(shaping)]
+            if args is not None and weights is not None:
+                args.reward_weights = [*weights, *[1.0] * len(shaping)]
+        try:
+            super().__init__(
+                model,
+                reward_funcs,
+                args,
+                train_dataset,
+                eval_dataset,
+                processing_class,
+                reward_processing_classes,
+                callbacks,
+                optimizers,
+                quantization_config,
+                peft_config,
+                tools,
+                rollout_func,
+                environment_factory,
             )
+        finally:
+            if args is not None:
+                args.reward_weights = weights
+        if len(self.reward_funcs) == len(shaping):
+            raise ValueError("no reward source: pass reward_funcs, or an environment_factory with get_reward")
+        self.reward_func_names = distinct(self.reward_func_names, self._filled)
+        columns = rule.columns(self.reward_func_names, self._filled)
+        lowest = rule.lowest_total(columns, self.reward_weights.tolist())
+        check_components(settings, vars(self.args), lowest, where)  # again, now that the columns are known
         history = TrajectoryHistory(
-            build(HistoryBounds, args.history or {}, f"{where}.history"),
-            self.accelerator.process_index,
-            self.accelerator.num_processes,
-            trl_adapter.gather_list,
+            bounds, self.accelerator.process_index, self.accelerator.num_processes, trl_adapter.gather_list
         )
-        columns, threshold = rule.columns(self.reward_func_names, set(shaping))
-        shaping_columns = {name: self.reward_func_names.index(name) for name in shaping}
-        self.moments = Moments(self, history, columns, threshold, shaping_columns)
+        self.moments = Moments(self, history, rule, columns, dict(zip(shaping, self._filled, strict=True)))
         for name, cls in classes.items():
             try:
                 component = cls(build(cls.Config, settings[name], f"{where}.{name}"), self.moments.facts())
@@ -218,12 +244,17 @@ class R3Trainer(GRPOTrainer):
     def _calculate_rewards(
         self, inputs: Any, prompts: Any, completions: Any, completion_ids_list: list[list[int]]
     ) -> torch.Tensor:
-        rewards = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
-        if self.model.training and (torch.isinf(rewards).any() or torch.isnan(rewards).all()):
-            columns = zip(self.reward_func_names, rewards.T, strict=True)
-            named = [(name, column) for name, column in columns if name not in self._shaping]
-            names = [name for name, column in named if torch.isinf(column).any() or torch.isnan(column).all()]
-            raise Diverged(f"step {self.state.global_step}: non-finite reward from {', '.join(names)}")
+        functions = self.reward_funcs
+        if self.model.training:
+            self.reward_funcs = [watched(function) for function in functions]
+        try:
+            rewards = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
+        finally:
+            self.reward_funcs = functions
+        bad = non_finite(rewards, functions, self._filled) if self.model.training else []
+        if bad:
+            names = ", ".join(self.reward_func_names[place] for place in bad)
+            raise Diverged(f"step {self.state.global_step}: non-finite reward from {names}")
         if self._rollout is not None and self.moments is not None:
             self.moments.score(self._rollout, rewards)
         return rewards
@@ -377,13 +408,3 @@ class R3Trainer(GRPOTrainer):
         self.generated_tokens = state["generated_tokens"]
         assert self.moments is not None
         self.moments.load(state, shares)
-
-
-def _placeholder(name: str) -> Callable[..., list[None]]:
-    """A reward function that gives nothing: it makes TRL name, weigh and log the column a component fills."""
-
-    def nothing(prompts: list[Any], **_: Any) -> list[None]:
-        return [None] * len(prompts)
-
-    nothing.__name__ = name
-    return nothing

@@ -140,6 +140,11 @@ def log_metric(trainer: Any, name: str, value: float) -> None:
     trainer._metrics["train"][name].append(value)
 
 
+def is_async(function: Any) -> bool:
+    """Whether a reward function is to be awaited, by TRL's rule: also partials and callables."""
+    return bool(trl_utils.is_async_callable(function))
+
+
 def last_metric(trainer: Any, name: str) -> float:
     """The newest value TRL put in its training log, equal on every rank."""
     return float(trainer._metrics["train"][name][-1])
