@@ -53,7 +53,9 @@ def test_a_batch_on_which_all_abstain_trains_on_as_in_trl(tiny_model, tmp_path, 
 
 
 def odd_abstains(question_id, completion_ids, **_):
-    return [None if int(q[1:]) % 2 else float(sum(ids) % 8 == 0) for q, ids in zip(question_id, completion_ids, strict=True)]
+    return [
+        None if int(q[1:]) % 2 else float(sum(ids) % 8 == 0) for q, ids in zip(question_id, completion_ids, strict=True)
+    ]
 
 
 def even_abstains(question_id, completion_ids, **_):
