@@ -53,7 +53,7 @@ def task_scores(task: str, paths: list[RunPaths], runs: list[Run]) -> tuple[Scor
     answered = {run.run: set(c["question"]) for run, c in zip(runs, counts, strict=False) if c["question"]}
     if not answered:
         return None, notes
-    questions, found = _common(task, answered)
+    questions, found = common_questions(task, answered)
     place = {q: i for i, q in enumerate(questions)}
     shape = (len(runs), len(questions))
     samples, correct, truncated = (np.zeros(shape, np.int64) for _ in range(3))
@@ -70,7 +70,7 @@ def task_scores(task: str, paths: list[RunPaths], runs: list[Run]) -> tuple[Scor
     return scores, [*notes, *found, *_differences(task, counts)]
 
 
-def _common(task: str, answered: Mapping[str, set[str]]) -> tuple[list[str], list[str]]:
+def common_questions(task: str, answered: Mapping[str, set[str]]) -> tuple[list[str], list[str]]:
     """The questions that all runs have answered, sorted, and what to say about the others.
 
     Runs measured on other questions altogether have none in common with the rest: then the set that most runs have.

@@ -9,7 +9,9 @@ from r3bench import __version__
 from r3bench.analysis import plots
 from r3bench.analysis.answers import sample_answers
 from r3bench.analysis.cells import cell_rows
+from r3bench.analysis.columns import Reading
 from r3bench.analysis.curves import cell_curves
+from r3bench.analysis.declared import Declared
 from r3bench.analysis.effects import effects
 from r3bench.analysis.external import load_any
 from r3bench.analysis.pictures import pictures_of
@@ -24,24 +26,26 @@ from r3bench.analysis.report_tables import (
 )  # fmt: skip
 from r3bench.analysis.report_text import answer_text, default_question, design_text, environment_text
 from r3bench.analysis.results import Results
-from r3bench.analysis.study import load_study
 from r3bench.analysis.tables import lost_notes, study_tables
 from r3bench.files import write_text
 
 
-def write_report(study: Path, out: Path, *, figures: bool = True) -> Path:
+def write_report(
+    study: Path, out: Path, *, figures: bool = True, declared: Declared | None = None, reading: Reading | None = None
+) -> Path:
     """Write the report of a study folder, or of a long table, as one HTML file; returns its path.
 
     Args:
         study: study folder, or a CSV or parquet file (see `external.load_table`).
         out: an `.html` file, or a folder for `report.html`.
         figures: also save every figure as PDF and PNG into `figures/` beside the report.
+        declared, reading: see `external.load_any`.
 
     Raises:
         StateError, DataError, ConfigError: see `load_study` and `load_table`.
     """
     study, out = Path(study), Path(out)
-    results = load_study(study, metrics=True) if study.is_dir() else load_any(study)
+    results = load_any(study, declared, reading, metrics=True)
     path = out if out.suffix == ".html" else out / "report.html"
     page, pictures = render_report(results, study if study.is_dir() else None)
     if figures:

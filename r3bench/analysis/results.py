@@ -90,7 +90,7 @@ class Results:
         for (factor, levels), level in zip(self.factors.items(), cell, strict=True):
             if level != levels[0]:
                 parts.append(term_name(factor, level, levels))
-            elif levels[0] not in OFF_LEVELS:
+            elif levels[0].lower() not in OFF_LEVELS:
                 parts.append(f"{factor}={level}")
         return " + ".join(parts) or (ALL_OFF if self.factors else "trained")
 

@@ -18,18 +18,18 @@ from r3bench.files import write_text
 LIKE_THESE = "on questions like these (two-way: seeds and questions)"
 
 
-def render_tables(study: Path, format: str = "markdown", layout: str | None = None) -> str:
+def render_tables(study: Path | Results, format: str = "markdown", layout: str | None = None) -> str:
     """The study's tables as one text.
 
     Args:
-        study: study folder.
+        study: study folder, or the results of one or of a table in memory (`external.load_any`).
         format: 'markdown', 'latex', 'html', or 'csv' (the tidy cell frame).
         layout: 'r3-table1' or 'r3-table3' for the paper's own layouts.
 
     Raises:
         StateError, ConfigError: see `load_study` and `render`.
     """
-    results = load_study(study)
+    results = study if isinstance(study, Results) else load_study(study)
     if layout is not None:
         return render([paper_table(results, layout)], format)
     if format == "csv":
@@ -37,9 +37,9 @@ def render_tables(study: Path, format: str = "markdown", layout: str | None = No
     return render(study_tables(results), format)
 
 
-def write_tables(study: Path, out: Path) -> list[Path]:
+def write_tables(study: Path | Results, out: Path) -> list[Path]:
     """Write `tables.{md,tex,html}`, `{cells,effects}.csv` and `questions.parquet` into `out`; returns their paths."""
-    results = load_study(study)
+    results = study if isinstance(study, Results) else load_study(study)
     rows, (found, notes) = cell_rows(results), effects(results, draws=500)
     shown = study_tables(results, rows, found, notes)
     written = {f"tables.{SUFFIXES[to]}": render(shown, to) for to in ("markdown", "latex", "html")}
@@ -267,9 +267,10 @@ def cell_frame(rows: Sequence[CellRow]) -> Table:
     """The tidy frame: one row per benchmark and cell, every number in full precision."""
     records = [r.record() for r in rows]
     factors = list(dict.fromkeys(f for r in records for f in r["levels"]))
+    heads = {f: f"factor.{f}" if f in ("cell", *(records[0] if records else ())) else f for f in factors}
     flat = []
     for record in records:
-        levels = {f: record["levels"].get(f) for f in factors}
+        levels = {heads[f]: record["levels"].get(f) for f in factors}
         acted = " ".join(f"{c}:{did}/{on}" for c, (did, on) in sorted(record["acted"].items()))
         figures = " ".join(f"{k}:{v!r}" for k, v in sorted(record["summary"].items()))
         joined = {

@@ -3,9 +3,13 @@
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+if TYPE_CHECKING:
+    from r3bench.analysis.columns import Reading
+    from r3bench.analysis.declared import Declared
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout, and nothing else there.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress; only the result and errors.")]
@@ -17,6 +21,27 @@ StudyName = Annotated[str, typer.Argument(metavar="STUDY", help="A study's folde
 Tasks = Annotated[str | None, typer.Option("--tasks", metavar="A,B", help="Names that `r3bench list tasks` shows.")]
 RunName = Annotated[str, typer.Argument(metavar="RUN", help="A run's folder, or its id below --runs.")]
 RUNS = Path("runs")
+Factors = Annotated[
+    str | None, typer.Option("--factors", metavar="A,B", help="A table's columns that are factors; others aren't read.")
+]
+Ignore = Annotated[
+    str | None,
+    typer.Option("--ignore", metavar="A,B", help="A table's columns that aren't read: a date, a device, ..."),
+]
+Rename = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--rename", metavar="OLD=NEW", help="Call a table's column by another name; may be given several times."
+    ),
+]
+Reference = Annotated[
+    list[str] | None,
+    typer.Option("--reference", metavar="FACTOR=LEVEL", help="Hold a factor's other levels against this one."),
+]
+Fixed = Annotated[
+    Path | None,
+    typer.Option("--declared", metavar="YAML", help="What was fixed beforehand: primary, macro, margin, levels, ..."),
+]
 KINDS = ("recipes", "grids", "components", "tasks")  # what can be named; catalog.KINDS has the folders
 
 
@@ -33,6 +58,60 @@ def study_folder(name: str, runs: Path) -> Path:
             return folder
     known = [path.parent.name for path in runs.glob("*/study.json")]
     raise StateError(f"study '{name}': no such folder with a study.json, nor below {runs}{nearest(name, known)}")
+
+
+def told(
+    declared: Path | None,
+    factors: str | None,
+    ignore: str | None,
+    rename: list[str] | None,
+    reference: list[str] | None,
+) -> "tuple[Declared | None, Reading]":
+    """What the options of a table say: what was declared (None without a file), and how the table is to be read."""
+    from r3bench.analysis.columns import Reading, joined, reading_from
+    from r3bench.analysis.declared import declared_from
+    from r3bench.config.yaml_file import read_yaml
+
+    fixed, written = None, Reading()
+    if declared is not None:
+        written, rest = reading_from(read_yaml(declared), str(declared))
+        fixed = declared_from(rest, str(declared))
+    given = Reading(
+        factors=_names("--factors", factors) if factors is not None else None,
+        ignore=_names("--ignore", ignore) if ignore is not None else (),
+        rename=_pairs("--rename", rename, "OLD=NEW"),
+        reference=_pairs("--reference", reference, "FACTOR=LEVEL"),
+    )
+    return fixed, joined(given, written)
+
+
+def _names(option: str, text: str) -> tuple[str, ...]:
+    from r3bench.errors import ConfigError
+
+    names = tuple(part.strip() for part in text.split(","))
+    if not all(names):
+        raise ConfigError(f"{option}: got '{text}', expected names of columns with commas between them")
+    return names
+
+
+def _pairs(option: str, given: list[str] | None, form: str) -> dict[str, str]:
+    from r3bench.errors import ConfigError
+
+    found: dict[str, str] = {}
+    for text in given or ():
+        key, equals, value = (part.strip() for part in text.rpartition("="))
+        if not equals or not key or not value:
+            raise ConfigError(f"{option}: got '{text}', expected {form}")
+        if key in found:
+            raise ConfigError(f"{option} {text}: '{key}' was given before, as '{found[key]}'")
+        found[key] = value
+    return found
+
+
+def table_file(name: str) -> Path | None:
+    """The path if `name` is a file that could be a table, or is spelled like one; None for a study or run."""
+    path = Path(name)
+    return path if path.is_file() or path.suffix in (".csv", ".tsv", ".parquet") else None
 
 
 def run_folder(name: str, runs: Path) -> Path | None:

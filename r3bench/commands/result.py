@@ -1,75 +1,118 @@
 """`tables`, `report`, `trace`, `analyze`: what results show, and what they rest on."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from r3bench.commands.options import RUNS, Json, Runs, StudyName, print_json, study_folder
+from r3bench.commands.options import (
+    RUNS,
+    Factors,
+    Fixed,
+    Ignore,
+    Json,
+    Reference,
+    Rename,
+    Runs,
+    StudyName,
+    print_json,
+    study_folder,
+    table_file,
+    told,
+)
 
+if TYPE_CHECKING:
+    from r3bench.analysis.columns import Reading
+    from r3bench.analysis.declared import Declared
+    from r3bench.analysis.results import Results
+
+StudyOrFile = Annotated[str, typer.Argument(metavar="STUDY|FILE", help="A study, or a long table as for `analyze`.")]
 Format = Annotated[str, typer.Option("--format", help="markdown, latex, html or csv: what is printed.")]
-Out = Annotated[Path | None, typer.Option("--out", metavar="DIR", help="Where files go; default: STUDY/tables.")]
+Out = Annotated[
+    Path | None,
+    typer.Option("--out", metavar="DIR", help="Where files go; default: STUDY/tables, or FILE-tables beside a file."),
+]
 
 
 def tables(
-    study: StudyName,
+    study: StudyOrFile,
     format: Format = "markdown",
     layout: Annotated[
         str | None, typer.Option(metavar="NAME", help="A paper's own layout: r3-table1 or r3-table3.")
     ] = None,
     out: Out = None,
+    declared: Fixed = None,
+    factors: Factors = None,
+    ignore: Ignore = None,
+    rename: Rename = None,
+    reference: Reference = None,
     runs: Runs = RUNS,
 ) -> None:
-    """Print a study's tables, and write them as Markdown, LaTeX, HTML and CSV files."""
-    show_tables(study_folder(study, runs), out, format, layout)
+    """Print the tables of a study or of a long table, and write them as Markdown, LaTeX, HTML and CSV files."""
+    from r3bench.analysis.external import load_any
+
+    path = table_file(study) or study_folder(study, runs)
+    folder = out or (path / "tables" if path.is_dir() else path.with_name(f"{path.stem}-tables"))
+    show_tables(load_any(path, *told(declared, factors, ignore, rename, reference)), folder, format, layout)
 
 
 def analyze(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A long table (CSV or parquet), or a study's folder.")],
-    declared: Annotated[
-        Path | None,
-        typer.Option("--declared", metavar="YAML", help="What was fixed beforehand: primary, macro, margin, ..."),
-    ] = None,
+    declared: Fixed = None,
+    factors: Factors = None,
+    ignore: Ignore = None,
+    rename: Rename = None,
+    reference: Reference = None,
     format: Format = "markdown",
     as_json: Json = False,
 ) -> None:
     """Effects with intervals from anyone's results: a table with one row per run, benchmark and question.
 
-    Columns: run, seed, benchmark, question, samples, correct, optionally tokens and truncated; all others are factors.
+    Columns: run, seed, benchmark, question, samples, correct, optionally tokens, truncated and outcome; all others are
+    factors, or named as what they are with the options.
     """
-    from r3bench.analysis.declared import declared_from
     from r3bench.analysis.external import analysis, load_any
-    from r3bench.config.yaml_file import read_yaml
 
-    fixed = declared_from(read_yaml(declared), str(declared)) if declared else None
-    results = load_any(file, fixed)
+    results = load_any(file, *told(declared, factors, ignore, rename, reference))
     if as_json:
         print_json(analysis(results))
         return
-    from r3bench.analysis.render import render
-    from r3bench.analysis.tables import study_tables
+    from r3bench.analysis.tables import render_tables
 
-    typer.echo(render(study_tables(results), format))
+    typer.echo(render_tables(results, format))
 
 
 def report(
-    study: Annotated[str, typer.Argument(metavar="STUDY|FILE", help="A study, or a long table as for `analyze`.")],
+    study: StudyOrFile,
     out: Annotated[
         Path | None,
         typer.Option("--out", metavar="FILE", help="An .html file or a folder; default: STUDY/report.html."),
     ] = None,
     figures: Annotated[bool, typer.Option(help="Also save every figure as PDF and PNG beside it.")] = True,
+    declared: Fixed = None,
+    factors: Factors = None,
+    ignore: Ignore = None,
+    rename: Rename = None,
+    reference: Reference = None,
     runs: Runs = RUNS,
 ) -> None:
     """Write one self-contained HTML file: the question, the answer, effects, curves, evidence, failures, provenance."""
-    typer.echo(make_report(Path(study) if Path(study).is_file() else study_folder(study, runs), out, figures))
+    fixed, reading = told(declared, factors, ignore, rename, reference)
+    typer.echo(make_report(table_file(study) or study_folder(study, runs), out, figures, fixed, reading))
 
 
-def make_report(study: Path, out: Path | None = None, figures: bool = True) -> Path:
+def make_report(
+    study: Path,
+    out: Path | None = None,
+    figures: bool = True,
+    declared: "Declared | None" = None,
+    reading: "Reading | None" = None,
+) -> Path:
     """Write the report of a study folder or a long table, by default into or beside it; returns its path."""
     from r3bench.analysis import write_report
 
-    path: Path = write_report(study, out or (study if study.is_dir() else study.parent), figures=figures)
+    place = out or (study if study.is_dir() else study.parent)
+    path: Path = write_report(study, place, figures=figures, declared=declared, reading=reading)
     return path
 
 
@@ -91,10 +134,16 @@ def trace(
         typer.echo(provenance.trace_text(folder, cell), nl=False)
 
 
-def show_tables(study: Path, out: Path | None, format: str = "markdown", layout: str | None = None) -> None:
-    """Print the tables of the study in `study` and write them all to `out` (its `tables` folder by default)."""
+def show_tables(
+    study: "Path | Results", out: Path | None = None, format: str = "markdown", layout: str | None = None
+) -> None:
+    """Print the tables of a study's folder, or of results, and write them all to `out` (a folder's own `tables`)."""
     from r3bench.analysis import render_tables, write_tables
 
+    if out is None:
+        if not isinstance(study, Path):
+            raise ValueError("results in memory have no folder of their own; expected `out`")
+        out = study / "tables"
     typer.echo(render_tables(study, format, layout))
-    for path in write_tables(study, out or study / "tables"):
+    for path in write_tables(study, out):
         typer.echo(path, err=True)

@@ -4,21 +4,30 @@ import json
 import sys
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from r3bench.commands.options import (
     RUNS,
+    Factors,
+    Fixed,
+    Ignore,
     Json,
-    RunName,
+    Reference,
+    Rename,
     Runs,
     Tasks,
     answers_folder,
     print_columns,
     print_json,
     printable,
+    table_file,
+    told,
 )
+
+if TYPE_CHECKING:
+    from r3bench.analysis.results import Results
 
 
 def grade(
@@ -131,16 +140,44 @@ def _regrade(
         )
 
 
-def compare(a: RunName, b: RunName, tasks: Tasks = None, runs: Runs = RUNS, as_json: Json = False) -> None:
+def compare(
+    a: Annotated[str, typer.Argument(metavar="RUN|FILE", help="A run, or a long table as for `analyze`.")],
+    b: Annotated[str, typer.Argument(metavar="RUN", help="A run; after a table, the name of one in it.")],
+    other: Annotated[
+        str | None, typer.Argument(metavar="[RUN]", help="After a table: the run to hold it against.")
+    ] = None,
+    tasks: Tasks = None,
+    declared: Fixed = None,
+    factors: Factors = None,
+    ignore: Ignore = None,
+    rename: Rename = None,
+    reference: Reference = None,
+    runs: Runs = RUNS,
+    as_json: Json = False,
+) -> None:
     """Paired test of two runs on the questions both have answered: about these two models, not about their recipes."""
+    from r3bench.analysis.external import load_table
+    from r3bench.errors import ConfigError
     from r3bench.evaluation.compare import compare_runs
 
-    first, second = (answers_folder(name, runs) for name in (a, b))
-    rows = compare_runs(first, second, tuple(tasks.split(",")) if tasks else None)
+    fixed, reading = told(declared, factors, ignore, rename, reference)
+    chosen = tuple(tasks.split(",")) if tasks else None
+    table = table_file(a)
+    if table is not None:
+        if other is None:
+            raise ConfigError(f"{a}: expected the names of two runs in it, as in: r3bench compare {a} RUN RUN")
+        rows, confidence = _in_table(load_table(table, fixed, reading), b, other, chosen, table)
+    else:
+        if other is not None:
+            raise ConfigError(f"'{other}': a third name is for two runs of a table; '{a}' is none")
+        if reading != type(reading)():
+            raise ConfigError(f"{a}: --factors, --ignore, --rename and --reference are about a table")
+        confidence = fixed.confidence if fixed is not None else 0.95
+        rows = compare_runs(answers_folder(a, runs), answers_folder(b, runs), chosen, confidence)
     if as_json:
         print_json(rows)
         return
-    head = ("task", "questions", "a", "b", "a - b", "95 % interval", "p", "better/worse/equal")
+    head = ("task", "questions", "a", "b", "a - b", f"{100 * confidence:g} % interval", "p", "better/worse/equal")
     print_columns([head, *((
         row["task"], str(row["questions"]), f"{row['a']:.3f}", f"{row['b']:.3f}", f"{row['difference']:+.3f}",
         "-" if row["low"] is None else f"{row['low']:+.3f} to {row['high']:+.3f}", f"{row['p']:.3f}",
@@ -148,3 +185,33 @@ def compare(a: RunName, b: RunName, tasks: Tasks = None, runs: Runs = RUNS, as_j
     for row in rows:
         for note in row["notes"]:
             typer.echo(f"{row['task']}: {note}")
+
+
+def _in_table(
+    results: "Results", a: str, b: str, tasks: tuple[str, ...] | None, path: Path
+) -> tuple[list[dict[str, Any]], float]:
+    """The rows of `compare_runs` for two runs of a table, and the level of their intervals."""
+    from r3bench.errors import ConfigError, StateError, nearest
+    from r3bench.evaluation.compare import paired
+
+    names = [run.run for run in results.runs]
+    for name in (a, b):
+        if name not in names:
+            raise ConfigError(f"{path}: no run '{name}'{nearest(name, names)}")
+    for task in tasks or ():
+        if task not in results.benchmarks:
+            raise ConfigError(f"{path}: no benchmark '{task}'{nearest(task, results.benchmarks)}")
+    first, second = names.index(a), names.index(b)
+    rows = []
+    for task in tasks or tuple(results.benchmarks):
+        scores = results.benchmarks[task]
+        if not (scores.measured[first] and scores.measured[second]):
+            continue
+        samples = [int(scores.samples[i].min()) for i in (first, second)]
+        unequal = [f"answers to a question: {samples[0]} and {samples[1]}"] if samples[0] != samples[1] else []
+        values = paired(scores.accuracy[first], scores.accuracy[second], results.declared.confidence)
+        rows.append({"task": task, "questions": len(scores.questions), "unmatched": 0, "samples": samples,
+                     "notes": unequal, **values})  # fmt: skip
+    if not rows:
+        raise StateError(f"{path}: runs '{a}' and '{b}' have no benchmark in common")
+    return rows, results.declared.confidence

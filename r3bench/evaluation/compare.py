@@ -62,12 +62,15 @@ def paired(a: np.ndarray, b: np.ndarray, confidence: float = 0.95) -> dict[str, 
     }
 
 
-def compare_runs(a: Path, b: Path, tasks: tuple[str, ...] | None = None) -> list[dict[str, Any]]:
+def compare_runs(
+    a: Path, b: Path, tasks: tuple[str, ...] | None = None, confidence: float = 0.95
+) -> list[dict[str, Any]]:
     """The paired test of two runs on every task both have answers for.
 
     Args:
         a, b: run directories or folders of answers.
         tasks: the tasks to compare; None: all common ones.
+        confidence: level of the intervals.
 
     Returns:
         One dict per task: `task`, `questions` (in both), `unmatched` (in one only), `samples` (fewest per question in a
@@ -106,7 +109,7 @@ def compare_runs(a: Path, b: Path, tasks: tuple[str, ...] | None = None) -> list
                 "unmatched": len(set(counts_a) ^ set(counts_b)),
                 "samples": samples,
                 "notes": notes,
-                **paired(_accuracy(counts_a, questions), _accuracy(counts_b, questions)),
+                **paired(_accuracy(counts_a, questions), _accuracy(counts_b, questions), confidence),
             }
         )
     return rows

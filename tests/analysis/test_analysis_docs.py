@@ -7,10 +7,8 @@ from pathlib import Path
 import pytest
 import yaml
 from synthetic import Spec, make_study
-from test_analysis_external import long_table
 from typer.testing import CliRunner
 
-from r3bench.analysis import load_study
 from r3bench.analysis.declared import declared_from
 from r3bench.cli import app
 
@@ -27,7 +25,8 @@ def folder(tmp_path_factory):
     root = tmp_path_factory.mktemp("docs")
     factors = {"replay": ["off", "on"], "length_bonus": ["off", "on"]}
     make_study(root / "runs" / "quickstart", Spec(factors=factors, metrics=True))
-    long_table(load_study(root / "runs" / "quickstart")).to_csv(root / "results.csv", index=False)
+    (example,) = re.findall(r"```\n(run,.*?)```", (DOCS / "tables.md").read_text(), re.S)
+    (root / "results.csv").write_text(example)
     return root
 
 

@@ -69,8 +69,6 @@ def change(frame, row, **values):
 
 def broken(frame):
     """(frame, what the message must hold)."""
-    lacking = frame.drop(index=17).reset_index(drop=True)
-    alone = frame[~((frame["run"] == frame["run"][80]) & (frame["benchmark"] == "amc"))]
     return {
         "no column": (frame.drop(columns="correct"), ["no column 'correct'", "needed: run, seed"]),
         "misspelt column": (frame.rename(columns={"samples": "smples"}), ["no column 'samples'", "'smples'"]),
@@ -88,8 +86,6 @@ def broken(frame):
             pd.concat([frame, frame.iloc[[3]]], ignore_index=True),
             [f"row {len(frame) + 1}:", "earlier row"],
         ),
-        "missing question": (lacking, ["no row for question", "which other runs have", "(first in row 1)"]),
-        "missing benchmark": (alone, ["no row of benchmark 'amc'"]),
         "two levels": (change(frame, 305, replay="other"), ["row 306: replay: got 'other' for run", "in row"]),
         "two seeds": (change(frame, 305, seed=9), ["row 306: seed: got '9'"]),
         "no rows": (frame.iloc[:0], ["no rows"]),

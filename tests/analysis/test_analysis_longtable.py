@@ -38,11 +38,18 @@ def test_a_study_and_its_long_table_are_the_same_to_the_analysis(tmp_path):
     assert first["variance"]["a"]["seed"] == pytest.approx(again["variance"]["a"]["seed"])
 
 
-def test_runs_without_answers_have_no_rows(tmp_path):
-    results = load_study(make_study(tmp_path / "demo", Spec(diverged=[(1, 0)], base_model=False)))
+def test_runs_without_answers_have_rows_that_say_so(tmp_path):
+    results = load_study(make_study(tmp_path / "demo", Spec(diverged=[(1, 0)], gave_up=[(2, 1)], base_model=False)))
     table = long_table(results)
-    assert isinstance(table, pa.Table) and table.num_rows == 11 * 40 and "base" not in table.column_names
-    assert set(table["run"].to_pylist()) == {r.run for r in results.runs if r.outcome == "finished"}
+    assert isinstance(table, pa.Table) and table.num_rows == 12 * 40 and "base" not in table.column_names
+    outcomes = dict(zip(table["run"].to_pylist(), table["outcome"].to_pylist(), strict=True))
+    assert {run: o for run, o in outcomes.items() if o != "finished"} == {
+        "ranking-s0-000000000002": "diverged", "replay-s1-000000000003": "missing"
+    }  # fmt: skip
+    frame = table.to_pandas()
+    assert not frame[frame["outcome"] != "finished"][["samples", "correct", "tokens"]].any(axis=None)
+    whole = long_table(load_study(make_study(tmp_path / "whole", Spec(base_model=False))))
+    assert "outcome" not in whole.column_names
 
 
 @pytest.mark.parametrize("file", sorted(RESULTS.glob("*/questions.parquet")), ids=lambda path: path.parent.name)
