@@ -124,7 +124,7 @@ def telling(name: str) -> bool:
 
 def in_address(url: str) -> set[str]:
     """The secrets in an address, in every spelling in which a library may repeat them."""
-    _, _, rest = url.partition("://")
+    rest = url.partition("://")[2] or url
     found: set[str] = set()
     if "@" in rest:
         who = rest.rpartition("@")[0]

@@ -84,7 +84,7 @@ def ablate(
     from r3bench.sweep.index import Index
 
     def index(opened: Study) -> Index:
-        return Index(opened, storage, say)
+        return Index(opened, storage, say, lambda: dispatcher.signals)
 
     try:
         with ExitStack() as stack:
@@ -94,7 +94,8 @@ def ablate(
             if opened.grid.tuning is not None:
                 tune(opened, executor, slots, search, say)
                 opened = open_study(opened.grid, runs, study)
-            report = Dispatcher(opened, executor, slots=slots, run=run, index=index, say=say).dispatch()
+            dispatcher = Dispatcher(opened, executor, slots=slots, run=run, index=index, say=say)
+            report = dispatcher.dispatch()
         if report.complete and run is run_job and not overlap_file(opened.root).exists():
             note_overlap(opened)
         return report
