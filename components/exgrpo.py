@@ -10,7 +10,8 @@ stored right answer, the one the policy was surest of.
 | rho = 50 % of the batch | `share` |
 | lowest-entropy trajectory | mean token entropy |
 | one replayed row and G - 1 fresh ones | one random place gives way |
-| ratio to the past policy, shaped x / (x + 0.1), no clip | `weight: shaped` |
+| ratio to the past policy, shaped x / (x + 0.1), no clip | `weight: shaped`, by today's policy in every update |
+| no KL on the replayed row | also with `trainer.beta` above 0 (ours: the published runs have none) |
 | starts when the batch's success rate passes 0.35 | `start` |
 | no division by the deviation | the trainer's `scale_rewards: none`, not set from here |
 
@@ -139,7 +140,14 @@ class Exgrpo(Component):
         fresh[kept] = own
         self.count("rows")
         return Mixture(
-            group.index, tuple(historic), (place,), fresh, other, self.config.weight, (0.0, self.config.ratio_max)
+            group.index,
+            tuple(historic),
+            (place,),
+            fresh,
+            other,
+            self.config.weight,
+            (0.0, self.config.ratio_max),
+            kl=False,
         )
 
     def observe(self, step: Step) -> None:

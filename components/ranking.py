@@ -12,7 +12,7 @@ token entropies: high entropy at few tokens and low entropy overall is taken as 
 | i > j iff E_peak(i) > E_peak(j) and E_glob(i) < E_glob(j); S_i | `domination_scores` |
 | R_(k) = R_max (1 - k / (N - 1)) | `ramp`, `max_reward`, k from 0 to N - 1 |
 | truncated responses of an all-negative group | `scope` |
-| the group: of any prompt of the batch, D_b with its augmented ones | `into_provenance`; by default the bare questions only |
+| the group: of any prompt of the batch, augmented ones too | `into_provenance`; by default bare questions only |
 | ranking, then union, then Eq. 3 | `when: always` |
 
 Tokens of the same context (rows that begin alike) have one entropy, `by_context`: what a forward pass measures there
@@ -25,9 +25,9 @@ By default they are those of the policy at temperature 1; where the trainer samp
 pass over the ranked rows. `sampling` takes the distribution the tokens were drawn from, whose entropies the trainer has
 anyway where it scores its samples.
 
-Algorithm 1 ranks augmented prompts like any other. Answers to a reflection prompt by a weak policy run to the cap, so such
-groups are all wrong and all cut off: just what is ranked, and group scaling makes full-size advantages of it. `literal`
-does that; by default only answers to the bare question are ranked.
+Algorithm 1 ranks augmented prompts like any other. Answers to a reflection prompt by a weak policy run to the cap, so
+such groups are all wrong and all cut off: just what is ranked, and group scaling makes full-size advantages of it.
+`literal` does that; by default only answers to the bare question are ranked.
 
 Rows out of scope keep a reward of 0. So where only some rows of a group were cut off, these get R_max / 2 on average
 and the finished wrong ones nothing, whether or not any row dominates another: the text's "truncated" favours running

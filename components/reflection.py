@@ -17,8 +17,8 @@ the prompt. Such groups are sampled, rewarded and trained like any other.
 Left open by the paper: tau, n and the window, the number of exemplars per question, the text of p_r, how a long wrong
 answer is cut, and whether a success is ever trained on the bare question. `gradient: reattach` does that in the manner
 of Critique-GRPO (arXiv 2506.03106): when the question fails again on its own, a stored success of a reflection group
-takes the place of one of its rows, as an off-policy row. Its ratio compares two prompts, and runs have collapsed from
-that mismatch, so it is off by default.
+takes the place of one of its rows, as an off-policy row without a KL term. Its ratio compares two prompts, and runs
+have collapsed from that mismatch, so it is off by default.
 """
 
 import hashlib
@@ -295,6 +295,7 @@ class Reflection(Component):
             historic_advantages=advantages[[place]],
             weight=self.config.weight,
             clip=(0.0, 2.0),
+            kl=False,
         )
 
     def acted(self, totals: Mapping[str, float]) -> bool:

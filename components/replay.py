@@ -13,6 +13,7 @@ answers to the same question that have the opposite label, and its advantages ar
 | G_mix: mean and std over the union | `normalisation: mixed` |
 | S, the buffer, by question | the history: `history.per_question`, `max_tokens`, `max_age` bound it |
 | epoch > 1 | `warmup`, `warmup_unit` |
+| beta, the KL term: inside the sum over G_mix | covers historic rows like fresh ones |
 | pi_theta / pi_old of a historic sample | `weight`, `ratio_min`, `ratio_max` |
 
 Left open by the paper: k, which samples are drawn and whether answers to a reflection prompt are among them, alpha,

@@ -10,6 +10,7 @@ Stored answers to the same question join its group at every visit, whatever the 
 | advantages of the two parts on their own (default) or together | `normalisation` |
 | loss = on-policy + coefficient * off-policy | `coefficient`, on the replayed rows' advantages |
 | PPO ratio against the stored log-probs | `weight: ppo` |
+| KL term, if there is one | fresh rows only |
 
 The original adds two separately averaged losses; here both parts share the trainer's average, so the coefficient is
 exact only up to the ratio of their sizes.
@@ -136,6 +137,7 @@ class Repo(Component):
             historic_advantages=config.coefficient * other,
             weight=config.weight,
             clip=(0.0, config.ratio_max),
+            kl=False,
         )
 
     def acted(self, totals: Mapping[str, float]) -> bool:

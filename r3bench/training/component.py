@@ -175,6 +175,7 @@ class Mixture:
     historic_advantages: np.ndarray  # (k,)
     weight: Weight  # off-policy weight of the historic rows
     clip: tuple[float, float]  # bounds of the current/behaviour ratio in `decoupled`
+    kl: bool = True  # whether the KL term (beta > 0) covers the historic rows, too
 
 
 def check_declared(component: "Component") -> None:

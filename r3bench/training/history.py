@@ -149,6 +149,11 @@ class HistoryView:
     def summaries(self, question: str) -> Sequence[Summary]:
         return self._summaries.get(question, [])
 
+    def finished(self) -> "HistoryView":
+        """The view without answers that hit the length cap."""
+        kept = {question: [row for row in rows if not row.truncated] for question, rows in self._summaries.items()}
+        return HistoryView(self._store, kept)
+
     def fetch(self, wanted: Sequence[Summary]) -> list[Trajectory]:
         if self._store is None:
             return []

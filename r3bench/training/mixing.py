@@ -14,9 +14,18 @@ import torch
 from r3bench.errors import ConfigError
 from r3bench.training import trl_adapter
 from r3bench.training.component import Mixture, Trajectory
+from r3bench.training.loss_inputs import (
+    BEHAVIOUR_KEY,
+    FREE_KEY,
+    NO_KL_KEY,
+    OLD,
+    REFERENCE,
+    SAMPLING,
+    SHAPED_KEY,
+    shaped_weight,
+)
 from r3bench.training.rollout import Rollout
 
-SHAPING = 0.1  # gamma of f(x) = x / (x + gamma), LUFFY and ExGRPO's value
 SCALE_KEY = "r3_loss_scale"  # 0-d batch entry: factor on the loss
 ROW_KEY = "r3_row"  # batch column: local row number of a fresh row, else one of the two below
 HISTORIC_ROW, PADDING_ROW = -1, -2
@@ -39,7 +48,8 @@ def policy_weight(ratio: np.ndarray, weight: str, clip: tuple[float, float]) -> 
     Args:
         ratio: (T,) current over behaviour probability of each token; NaN where the behaviour policy is unknown.
         weight: `decoupled` clips the ratio to `clip`; `shaped` is the gradient weight of f(x) = x / (x + 0.1), that is
-            0.1 x / (x + 0.1)^2; `ppo` and `none` leave the advantage alone (`ppo` acts through the old log-probs).
+            0.1 x / (x + 0.1)^2 (and follows the policy if the batch is used for several updates); `ppo` and `none`
+            leave the advantage alone (`ppo` acts through the old log-probs).
         clip: lower and upper bound.
 
     Returns:
@@ -48,7 +58,7 @@ def policy_weight(ratio: np.ndarray, weight: str, clip: tuple[float, float]) -> 
     if weight == "decoupled":
         factors = np.clip(ratio, *clip)
     elif weight == "shaped":
-        factors = SHAPING * ratio / (ratio + SHAPING) ** 2
+        factors = shaped_weight(torch.from_numpy(ratio)).numpy()
     else:
         factors = np.ones_like(ratio)
     return np.where(np.isnan(ratio), 1.0, factors)
@@ -75,18 +85,24 @@ def mix_into(
     prompts = [rollout.prompt_ids[row.prompt_row] for row in rows] + [rollout.prompt_ids[0]] * spare
     answers = [row.trajectory.completion_ids.tolist() for row in rows] + [rollout.completion_ids[0]] * spare
     current: list[torch.Tensor] = []
-    if any(m.weight != "none" for m in mixtures) or "old_per_token_logps" in batch:
+    if any(m.weight != "none" for m in mixtures) or OLD in batch:
         current = trl_adapter.score_tokens(trainer, prompts, answers)[0]
-    if any(m.weight == "ppo" for m in mixtures) and "old_per_token_logps" not in batch:
+    if any(m.weight == "ppo" for m in mixtures) and OLD not in batch:
         fresh = trl_adapter.score_tokens(trainer, rollout.prompt_ids, rollout.completion_ids)[0]
         old = trl_adapter.pad_right(fresh, 0).to(batch["completion_ids"].device)
         missing = batch["completion_ids"].size(1) - old.size(1)  # TRL may pad to a multiple
-        batch["old_per_token_logps"] = torch.nn.functional.pad(old, (0, missing))
+        batch[OLD] = torch.nn.functional.pad(old, (0, missing))
+
+    if trainer.off_policy_mask_threshold is not None and SAMPLING not in batch:
+        # TRL's off-policy mask reads these: the behaviour policy of the historic rows, the old one of the others.
+        unknown = torch.full(batch["completion_ids"].shape, torch.nan, device=batch["completion_ids"].device)
+        batch[SAMPLING] = batch[OLD].clone() if OLD in batch else unknown
 
     reference: list[torch.Tensor] = []
-    if "ref_per_token_logps" in batch:
+    if REFERENCE in batch:
         reference = trl_adapter.score_tokens(trainer, prompts, answers, reference=True)[0]
 
+    batch = _with_keys(batch, rows)
     batch = _widen(trainer, batch, rows, growth)
     for number, row in enumerate(rows):
         place = row.local if row.local is not None else layout.local_rows + appended.index(row)
@@ -157,6 +173,18 @@ def _fresh_advantages(batch: dict[str, Any], rollout: Rollout, mixtures: Sequenc
     batch["advantages"] = advantages
 
 
+def _with_keys(batch: dict[str, Any], rows: Sequence[HistoricRow]) -> dict[str, Any]:
+    """The batch with entries for rows that are shaped in several updates, and for those without a KL term."""
+    like = torch.zeros(batch["completion_ids"].shape, device=batch["completion_ids"].device)
+    added: dict[str, Any] = {}
+    if OLD in batch and any(row.mixture.weight == "shaped" for row in rows):
+        added = {SHAPED_KEY: torch.full_like(like, torch.nan), BEHAVIOUR_KEY: like.clone()}
+        added[FREE_KEY] = batch.get(FREE_KEY, like.clone())
+    if REFERENCE in batch and not all(row.mixture.kl for row in rows):
+        added[NO_KL_KEY] = like[:, 0].clone()
+    return {**batch, **added}
+
+
 def _widen(trainer: Any, batch: dict[str, Any], rows: Sequence[HistoricRow], growth: int) -> dict[str, Any]:
     """The batch with `growth` padding rows at its end, room for the longest historic row, and (B, T) advantages."""
     width = batch["completion_ids"].size(1)
@@ -165,6 +193,7 @@ def _widen(trainer: Any, batch: dict[str, Any], rows: Sequence[HistoricRow], gro
         "completion_ids": trl_adapter.tokenizer(trainer).pad_token_id,
         "tool_mask": 1,
         "importance_sampling_ratio": 1,
+        SHAPED_KEY: torch.nan,
     }
     if "tool_mask" not in batch and any(row.trajectory.prefix for row in rows):
         batch["tool_mask"] = torch.ones_like(batch["completion_ids"])
@@ -178,10 +207,13 @@ def _widen(trainer: Any, batch: dict[str, Any], rows: Sequence[HistoricRow], gro
         elif value.ndim == 2 and value.size(1) == width and not key.startswith("prompt_"):
             value = torch.nn.functional.pad(value, (0, longer), value=fill.get(key, 0))
         if growth:
-            # A padding row is its rank's first row with every token masked: no loss, no gradient.
+            # A padding row is its rank's first row with every token masked: no loss, no gradient. Its log-probs are 0
+            # as those of any masked token: against the first row's, the ratio could be infinite, and 0 x inf is NaN.
             value = torch.cat([value, value[:1].expand(growth, *value.shape[1:])])
-            if key in ("completion_mask", "advantages"):
+            if key in ("completion_mask", "advantages", OLD, SAMPLING, REFERENCE, BEHAVIOUR_KEY, FREE_KEY, NO_KL_KEY):
                 value[-growth:] = 0
+            elif key in fill and key != "completion_ids":
+                value[-growth:] = fill[key]
             elif key == ROW_KEY:
                 value[-growth:] = PADDING_ROW
         result[key] = value
@@ -212,14 +244,24 @@ def _write(
     old = current
     if row.mixture.weight == "ppo" and current is not None:
         old = torch.where(torch.isnan(behaviour), current, behaviour)
-    for key, values in (
-        ("old_per_token_logps", old), ("sampling_per_token_logps", old), ("ref_per_token_logps", reference),
-    ):  # fmt: skip
+    for key, values in ((OLD, old), (SAMPLING, behaviour), (REFERENCE, reference)):
         if key in batch and values is not None:
             batch[key][place] = 0
             batch[key][place, :length] = values.to(batch[key])
     if "importance_sampling_ratio" in batch:
         batch["importance_sampling_ratio"][place] = 1
+    shaped = row.mixture.weight == "shaped"
+    for key, nothing, some in (
+        (SHAPED_KEY, torch.nan, torch.full((length,), row.advantage)),
+        (BEHAVIOUR_KEY, 0, behaviour),
+        (FREE_KEY, 0, torch.ones(length)),
+    ):
+        if key in batch:
+            batch[key][place] = nothing
+            if shaped:
+                batch[key][place, :length] = some.to(batch[key])
+    if NO_KL_KEY in batch:
+        batch[NO_KL_KEY][place] = 0 if row.mixture.kl else 1
     batch[ROW_KEY][place] = HISTORIC_ROW
 
 

@@ -16,6 +16,7 @@ from r3bench.training import trl_adapter
 from r3bench.training.component import Component, Facts, Group, Mixture, PlannedGroup, Step, Summary
 from r3bench.training.correctness import CorrectnessRule
 from r3bench.training.history import HistoryView, TrajectoryHistory, trajectories_of
+from r3bench.training.loss_inputs import FREE_KEY, OLD
 from r3bench.training.mixing import mix_into
 from r3bench.training.rollout import Layout, Rollout, append_multiple, open_rollout, place, question_id
 
@@ -77,9 +78,12 @@ class Moments:
         accelerator = self._trainer.accelerator
         return Layout(accelerator.process_index, accelerator.num_processes, local_rows, self._trainer.num_generations)
 
-    def step(self, groups: Sequence[Group], taken: frozenset[int] = frozenset()) -> Step:
+    def step(self, groups: Sequence[Group], taken: frozenset[int] = frozenset(), *, mixing: bool = False) -> Step:
+        """The batch as a moment sees it; for `mix`, with what may be trained on of the history."""
         state = self._trainer.state
-        return Step(state.global_step, float(state.epoch or 0.0), groups, self._view, taken)
+        # TRL's mask_truncated_completions takes every truncated row out of the loss, so none may come back in.
+        view = self._view.finished() if mixing and self._trainer.mask_truncated_completions else self._view
+        return Step(state.global_step, float(state.epoch or 0.0), groups, view, taken)
 
     def row_of(self, question: str) -> dict[str, Any]:
         """The data set row of a question."""
@@ -258,10 +262,11 @@ class Moments:
         if judged:
             shares = [group.homogeneous for group in judged]
             trl_adapter.log_metric(trainer, "groups/homogeneous", float(np.mean(shares)))
+        self._free_given_tokens(rollout, batch)
         mixtures: list[Mixture] = []
         for component in self.components:
             taken = frozenset(mixture.group for mixture in mixtures)
-            component.step = self.step(rollout.groups, taken)
+            component.step = self.step(rollout.groups, taken, mixing=True)
             mixtures += [mixture for mixture in component.mix(component.step) if mixture.group not in taken]
         step = self.step(rollout.groups)
         if mixtures:
@@ -273,6 +278,15 @@ class Moments:
             dead = [group.homogeneous and group.index not in mixed for group in judged]
             trl_adapter.log_metric(trainer, "groups/dead", float(np.mean(dead)))
         return batch
+
+    @staticmethod
+    def _free_given_tokens(rollout: Rollout, batch: dict[str, Any]) -> None:
+        """Given tokens that are trained were not sampled: no ratio to the policy that sampled the rest, no clip."""
+        if not rollout.trained_prefixes or OLD not in batch:
+            return
+        free = batch[FREE_KEY] = torch.zeros(batch["completion_ids"].shape, device=batch["completion_ids"].device)
+        for row in rollout.trained_prefixes:
+            free[row, : len(rollout.prefixes[row])] = 1
 
     def _mix(self, rollout: Rollout, batch: dict[str, Any], mixtures: list[Mixture]) -> dict[str, Any]:
         wanted: list[Summary] = [summary for mixture in mixtures for summary in mixture.historic]

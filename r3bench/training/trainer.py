@@ -27,6 +27,7 @@ from r3bench.training.component import Component, check_declared
 from r3bench.training.correctness import CorrectnessRule
 from r3bench.training.history import HistoryBounds, TrajectoryHistory
 from r3bench.training.lengths import forward_by_length, parts_of_like_rows
+from r3bench.training.loss_inputs import needs_settling, settle
 from r3bench.training.mixing import ROW_KEY, SCALE_KEY
 from r3bench.training.moments import Moments
 from r3bench.training.resampling import resample
@@ -296,21 +297,27 @@ class R3Trainer(GRPOTrainer):
 
     def _recorded_loss(self, model: Any, inputs: dict[str, Any]) -> torch.Tensor:
         pending = self._pending
-        if pending is None or ROW_KEY not in inputs:
+        settling = ROW_KEY in inputs and needs_settling(inputs)
+        if (pending is None and not settling) or ROW_KEY not in inputs:
             return super()._compute_loss(model, inputs)
         # On-policy, this forward is the behaviour policy: take its log-probs and entropies for the history.
         forward = self._get_per_token_logps_and_entropies
         rows = inputs[ROW_KEY].tolist()
+        inputs = dict(inputs)
 
         def recording(*args: Any, **kwargs: Any) -> Any:
             logps, entropies, aux = forward(*args, **kwargs)
+            if pending is not None:
+                record(pending, logps, entropies)
+            return settle(inputs, logps) if settling else logps, entropies, aux
+
+        def record(pending: Rollout, logps: torch.Tensor, entropies: torch.Tensor) -> None:
             kept_logps, kept_entropies = logps.detach().float().cpu().numpy(), entropies.detach().float().cpu().numpy()
             for place_, row in enumerate(rows):
                 if row >= 0 and row not in pending.logprobs:
                     length = len(pending.completion_ids[row])
                     pending.logprobs[row] = kept_logps[place_, :length]
                     pending.entropies[row] = kept_entropies[place_, :length]
-            return logps, entropies, aux
 
         self._get_per_token_logps_and_entropies = recording  # type: ignore[method-assign]
         try:

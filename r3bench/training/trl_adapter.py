@@ -51,6 +51,7 @@ ATTRIBUTES = (  # of a constructed trainer
     "_step", "_metrics", "_logs", "_buffered_inputs", "_tokenizer", "accelerator", "num_generations", "num_iterations",
     "reward_weights", "reward_func_names", "reward_funcs", "temperature", "loss_type", "beta", "ref_model",
     "scale_rewards", "eos_token_ids", "max_completion_length", "mask_truncated_completions",
+    "off_policy_mask_threshold",
     "multi_objective_aggregation",
     "pad_to_multiple_of", "use_vllm", "use_transformers_continuous_batching",
 )  # fmt: skip

@@ -26,7 +26,8 @@ GROUPS = {"per_device_train_batch_size": 16}  # 4 groups of 4 rows; 12 questions
 
 
 class Turning:
-    """q0 and q1 hardly ever right, q2 and q3 never; q4 to q7 all right in even epochs and all wrong in odd ones; the rest by their tokens."""
+    """q0 and q1 hardly ever right, q2 and q3 never; q4 to q7 all right in even epochs and all wrong in odd ones;
+    the rest by their tokens."""
 
     __name__ = "turning"
 
