@@ -7,6 +7,7 @@ runs/<study>/<run_id>/              one cell with one seed
     train.json                      training's part of the record
     eval/<task>/<shard>.parquet     one row per answer, see ANSWER_COLUMNS
     eval/environment.json           what the last measurement was made with
+    checkpoint-eval/<step>/<task>/  the same of a kept checkpoint, where asked for (r3bench eval --checkpoints)
     run.json                        the whole record, written last
 """
 
@@ -70,6 +71,10 @@ class RunPaths:
     @property
     def evaluation(self) -> Path:
         return self.root / "eval"
+
+    @property
+    def checkpoint_evaluation(self) -> Path:
+        return self.root / "checkpoint-eval"
 
     @property
     def eval_environment(self) -> Path:

@@ -34,7 +34,7 @@ def task_scores(task: str, paths: list[RunPaths], runs: list[Run]) -> tuple[Scor
     for run, path in zip(runs, paths, strict=False):
         count: dict[str, Any] = {"question": []}
         try:
-            count = _count(path.evaluation / task)
+            count = count_answers(path.evaluation / task)
         except TornShard as error:
             notes.append(f"{run.run}: {error}; the run is left out of {task} until then")
         else:
@@ -109,7 +109,7 @@ def _differences(task: str, counts: list[dict[str, Any]]) -> list[str]:
     return notes
 
 
-def _count(folder: Path) -> dict[str, Any]:
+def count_answers(folder: Path) -> dict[str, Any]:
     """Sums per question over a task's shards: question, samples, correct, truncated (counts) and tokens (mean).
 
     An answer (question, repeat) that is in two shards counts once: the one in the first shard.

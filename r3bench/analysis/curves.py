@@ -143,6 +143,19 @@ def curve_notes(results: Results, curves: Mapping[str, Sequence[RunCurve]]) -> l
     return notes
 
 
+def comparable(results: Results, curves: Mapping[str, Sequence[RunCurve]]) -> bool:
+    """Whether the curves of all cells are of the same thing: of fresh groups, or of runs that no component was on in.
+
+    A component that changes the batch (prompts with a failed answer, given prefixes) changes the accuracy over all of
+    it, whatever the model has learnt.
+    """
+    if not curves:
+        return False
+    measures = {curve.measure for runs in curves.values() for curve in runs}
+    acted = any(run.record.train.acted for run in results.runs if run.record is not None and _plotted(run))
+    return measures == {FRESH} or (len(measures) == 1 and not acted)
+
+
 def _plotted(run: Run) -> bool:
     return not run.base and run.record is not None and run.outcome == "finished"
 

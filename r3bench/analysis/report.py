@@ -1,6 +1,7 @@
 """One self-contained HTML file about a study: question, answer, evidence, failures, provenance."""
 
 from pathlib import Path
+from typing import get_args
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
@@ -10,16 +11,18 @@ from r3bench.analysis import plots
 from r3bench.analysis.answers import sample_answers
 from r3bench.analysis.cells import cell_rows
 from r3bench.analysis.columns import Reading
-from r3bench.analysis.curves import cell_curves
+from r3bench.analysis.curves import Axis, RunCurve, cell_curves, comparable
 from r3bench.analysis.declared import Declared
 from r3bench.analysis.effects import effects
 from r3bench.analysis.external import load_any
+from r3bench.analysis.heldout import Cost, held_out
 from r3bench.analysis.pictures import pictures_of
 from r3bench.analysis.prepare import benchmark_sets
 from r3bench.analysis.render import plain, to_html
 from r3bench.analysis.report_tables import (
     evidence_table,
     failure_table,
+    held_out_table,
     matched_table,
     provenance_table,
     variance_html_table,
@@ -81,9 +84,8 @@ def render_report(results: Results, folder: Path | None) -> tuple[str, list[plot
         answer=answer_text(results, top, cells),
         pictures=[(p.name, p.caption, p.alt, Markup(p.svg())) for p in pictures],
         tables=[Markup(to_html(t)) for t in tables],
-        matched=[Markup(to_html(matched_table(results, curves, axis))) for axis in ("tokens", "seconds", "steps")]
-        if curves
-        else [],
+        matched=_matched(results, folder, curves),
+        unmatched=_unmatched(results, folder, curves),
         variance=Markup(to_html(variance_html_table(results))),
         evidence=Markup(to_html(evidence_table(results, cells))) if any(r.acted for r in cells) else "",
         failures=Markup(to_html(failure_table(results))) if results.diverged or results.missing else "",
@@ -93,3 +95,29 @@ def render_report(results: Results, folder: Path | None) -> tuple[str, list[plot
         notes=[plain(n, 1000) for n in dict.fromkeys([*notes, *lost_notes(results), *results.notes])],
     )
     return text, pictures
+
+
+def _matched(results: Results, folder: Path | None, curves: dict[str, list[RunCurve]]) -> list[Markup]:
+    """Tables at equal cost: of held-out questions where checkpoints were measured, of training where it compares."""
+    tables = []
+    along = held_out(folder, results) if folder is not None else None
+    if along is not None:
+        tables += [held_out_table(along, cost, results.declared.confidence) for cost in get_args(Cost)]
+    if comparable(results, curves):
+        tables += [matched_table(results, curves, axis) for axis in get_args(Axis)]
+    return [Markup(to_html(t)) for t in tables]
+
+
+def _unmatched(results: Results, folder: Path | None, curves: dict[str, list[RunCurve]]) -> str:
+    """Why there is no comparison of training at equal cost, and what gives one of held-out questions."""
+    if not curves:
+        return "No training logs: nothing to match."
+    if comparable(results, curves):
+        return ""
+    along = folder is not None and held_out(folder, results) is not None
+    return (
+        "The training logs hold no accuracy over fresh groups in all runs, and components change the whole batch: what "
+        "cells reach in training at equal cost is not compared."
+        + ("" if along else " Kept checkpoints, measured with `r3bench eval STUDY --checkpoints N`, compare the cells "
+           "on held-out questions.")
+    )  # fmt: skip

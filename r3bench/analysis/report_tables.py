@@ -7,7 +7,9 @@ import numpy as np
 
 from r3bench.analysis.cells import CellRow
 from r3bench.analysis.curves import Axis, Matched, RunCurve, curve_notes, matched
-from r3bench.analysis.frame import Column, Entry, Table, count, decimal
+from r3bench.analysis.effects import Interval
+from r3bench.analysis.frame import Column, Entry, Table, count, decimal, with_interval
+from r3bench.analysis.heldout import Cost, HeldOut, at_budget
 from r3bench.analysis.results import Results
 from r3bench.analysis.tables import acted_text, missing_note, p_text
 from r3bench.analysis.variance import variance_table
@@ -34,6 +36,34 @@ def matched_table(results: Results, curves: Mapping[str, Sequence[RunCurve]], ax
     ]
     notes += curve_notes(results, curves)
     return Table(f"At matched {unit}", columns, [row(m) for m in found], notes, f"matched-{axis}")
+
+
+def held_out_table(found: HeldOut, cost: Cost, confidence: float) -> Table:
+    """Cells on the held-out questions at the cost of the cheapest run, against the first one."""
+    rows, budget = at_budget(found, cost, confidence)
+    unit = {"tokens": "generated tokens", "seconds": "device seconds"}[cost]
+    body = []
+    for row in rows:
+        within = Interval(None, None, row.low, row.high, None)
+        gain = Interval(None, None, row.gain_low, row.gain_high, None)
+        body.append([Entry(row.label), Entry(str(row.runs)), Entry(with_interval(row.accuracy, within), row.accuracy),
+                     Entry(with_interval(row.gain, gain, True), row.gain)])  # fmt: skip
+    columns = [Column("cell", "left"), Column("runs"), Column(f"held-out accuracy at {count(budget)} {unit}"),
+               Column(f"gain over {rows[0].label}")]  # fmt: skip
+    points_of = sorted({len(run.accuracy) for runs in found.cells.values() for run in runs})
+    notes = [
+        f"{found.questions} questions of {found.benchmark} that every measured point has answers to; "
+        f"{100 * confidence:g} % intervals over seeds, on exactly these questions, each by itself: not adjusted for "
+        "several comparisons",
+        f"the budget is what the cheapest run spent; a run's accuracy there lies on the line between its "
+        f"{'-'.join(map(str, points_of))} measured points, so it is as sure as these are close",
+    ]
+    beyond = [r.run for runs in found.cells.values() for r in runs if r.at(cost, budget) is None]
+    if beyond:
+        notes.append(f"left out, their first measured point lies beyond the budget: {', '.join(beyond)}")
+    if found.left_out:
+        notes.append(f"left out, no checkpoint of theirs was measured: {', '.join(found.left_out)}")
+    return Table(f"Held-out accuracy at equal {unit}", columns, body, notes, f"held-out-{cost}")
 
 
 def variance_html_table(results: Results) -> Table:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from r3bench.commands.options import RUNS, Json, Quiet, Runs, Tasks, print_columns, print_json, run_folder
+from r3bench.commands.options import RUNS, Json, Quiet, Runs, Tasks, print_columns, print_json, run_folder, study_folder
 
 if TYPE_CHECKING:
     from r3bench.config.sections import EvalSection
@@ -29,12 +29,17 @@ def eval_(
         int, typer.Option(metavar="T", help="vLLM: GPUs of one process, over which it spreads the model.")
     ] = 1,
     runs: Runs = RUNS,
+    checkpoints: Annotated[
+        int | None,
+        typer.Option("--checkpoints", metavar="N", help="Up to N kept checkpoints of a run, or of each of a study."),
+    ] = None,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
     """Measure a run or a model; stored answers are kept, so that more tasks or samples cost only themselves.
 
-    A run is measured as its recipe says unless told otherwise, and its record is brought up to date.
+    A run is measured as its recipe says unless told otherwise, and its record is brought up to date. With --checkpoints
+    the model along its training is measured, for the report's comparison at equal cost.
     """
     from transformers.utils import logging
 
@@ -46,15 +51,22 @@ def eval_(
     changes = list(overrides or [])
     changes += [f"tasks=[{tasks}]"] if tasks else []
     changes += [f"samples={samples}"] if samples is not None else []
+    for option, value in (("--gpus", gpus), ("--tensor-parallel", tensor_parallel), ("--checkpoints", checkpoints)):
+        if value is not None and value < 1:
+            raise ConfigError(f"{option}: got {value}, expected at least 1")
+    if checkpoints is not None:
+        if out is not None:
+            raise ConfigError("--out: answers of checkpoints go into their run's folder")
+        _along(
+            model, runs, checkpoints, changes, quiet or as_json, as_json, max(gpus, tensor_parallel), tensor_parallel
+        )
+        return
     if directory is not None:
         subject, section, cap = _of_run(directory, changes)
         folder = directory / "eval"
     else:
         subject, section, cap = _of_model(model, changes)
         folder = out or runs / "models" / re.sub(r"[^\w.-]+", "-", model).strip("-.")
-    for option, value in (("--gpus", gpus), ("--tensor-parallel", tensor_parallel)):
-        if value < 1:
-            raise ConfigError(f"{option}: got {value}, expected at least 1")
     found = evaluate(
         subject, section, folder, default_max_tokens=cap, quiet=quiet or as_json,
         gpus=max(gpus, tensor_parallel), tensor_parallel=tensor_parallel,
@@ -66,6 +78,46 @@ def eval_(
     else:
         print_columns([task, *map(str, _figures(summary))] for task, summary in found.items())
         typer.echo(folder)
+
+
+def _along(
+    name: str, runs: Path, most: int, changes: list[str], quiet: bool, as_json: bool, gpus: int, tensor_parallel: int
+) -> None:
+    """Measure kept checkpoints of one run or of every finished run of a study, evenly spread over training."""
+    from r3bench.errors import StateError
+    from r3bench.evaluation.driver import evaluate
+    from r3bench.records import RunPaths, read_record
+    from r3bench.training.checkpoint import kept_steps
+
+    one = run_folder(name, runs)
+    roots = [one] if one is not None else sorted(p.parent for p in study_folder(name, runs).glob("*/run.json"))
+    chosen = []
+    for root in roots:
+        paths = RunPaths(root)
+        if not paths.record.exists():
+            continue
+        end = read_record(paths).train.steps
+        steps = [step for step in kept_steps(paths.checkpoints) if step < end]  # the end is measured already
+        count = min(most, len(steps))
+        chosen += [(paths, steps[int((i + 0.5) * len(steps) / count)]) for i in range(count)]
+    if not chosen:
+        raise StateError(
+            f"{name}: no run has kept a whole checkpoint from before its end; they are kept with `keep: all` in the "
+            "grid and trainer.save_total_limit: null (or as many as wanted)"
+        )
+    found: dict[str, dict[str, Any]] = {}
+    for paths, step in chosen:
+        _, section, cap = _of_run(paths.root, changes, weights=False)
+        folder = paths.checkpoints / f"checkpoint-{step}"
+        summaries = evaluate(
+            str(folder), section, paths.checkpoint_evaluation / str(step), default_max_tokens=cap, quiet=quiet,
+            gpus=gpus, tensor_parallel=tensor_parallel,
+        )  # fmt: skip
+        found.setdefault(paths.root.name, {})[str(step)] = summaries
+        if not as_json:
+            print_columns([paths.root.name, str(step), task, *_figures(s)] for task, s in summaries.items())
+    if as_json:
+        print_json(found)
 
 
 def _section(values: dict[str, Any], changes: list[str]) -> "EvalSection":
@@ -80,7 +132,7 @@ def _section(values: dict[str, Any], changes: list[str]) -> "EvalSection":
     return section
 
 
-def _of_run(directory: Path, changes: list[str]) -> tuple[str, "EvalSection", int]:
+def _of_run(directory: Path, changes: list[str], weights: bool = True) -> tuple[str, "EvalSection", int]:
     from r3bench.config.load import parse_recipe
     from r3bench.config.strict import plain
     from r3bench.config.trainer_fields import trainer_value
@@ -91,7 +143,7 @@ def _of_run(directory: Path, changes: list[str]) -> tuple[str, "EvalSection", in
 
     paths = RunPaths(directory)
     recipe = parse_recipe(read_json(paths.config), str(paths.config))
-    if not paths.model.is_dir():
+    if weights and not paths.model.is_dir():
         raise StateError(f"{directory}: has no model (not trained to the end, or its weights were not kept)")
     cap = int(trainer_value(recipe.trainer, "max_completion_length"))
     section = _section(plain(recipe.eval), changes)

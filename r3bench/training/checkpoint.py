@@ -143,6 +143,13 @@ def _step(folder: Path) -> int:
     return int(suffix) if suffix.isdigit() else -1
 
 
+def kept_steps(checkpoints: Path) -> list[int]:
+    """The steps of all whole checkpoints, in order."""
+    return sorted(
+        step for p in checkpoints.glob("checkpoint-*") if (step := _step(p)) >= 0 and p.is_dir() and fault(p) is None
+    )
+
+
 def newest_complete(checkpoints: Path, *, contents: bool = False) -> tuple[Path | None, dict[Path, str]]:
     """The newest whole checkpoint, and what is wrong with those that are newer than it.
 

@@ -16,6 +16,7 @@ from r3bench.analysis.answers import visible
 from r3bench.analysis.curves import band, cell_curves, curve_notes, matched, run_curve, smooth
 from r3bench.analysis.effects import effects
 from r3bench.analysis.plots import forest
+from r3bench.analysis.report import render_report
 from r3bench.analysis.tables import study_tables
 from r3bench.errors import StateError
 from r3bench.files import read_json, write_json
@@ -231,7 +232,12 @@ def test_curves_say_what_they_are_of_and_what_they_leave_out(hostile_study, tmp_
     assert "whole batch" in changed and "components change by construction" in changed
     assert lost.startswith("left out: 1 runs that diverged or are missing (1 of ")
     page = write_report(hostile_study, tmp_path, figures=False).read_text()
-    assert page.count("left out: 1 runs") == 3 and page.count("Left out: 1 runs") == 2  # tables and figures
+    assert (
+        page.count("left out: 1 runs") == 0 and page.count("Left out: 1 runs") == 2
+    )  # figures; no table compares them
+    fresh = {run: [{**line, "fresh/correct": 0.5} for line in log] for run, log in results.metrics.items()}
+    page, _ = render_report(replace(results, metrics=fresh), hostile_study)
+    assert page.count("left out: 1 runs") == 3 and page.count("Left out: 1 runs") == 2
 
 
 def test_fresh_accuracy_is_used_where_every_run_logs_it(study):
