@@ -15,7 +15,7 @@ export HF_HUB_DISABLE_TELEMETRY ?= 1
 # Two processes, a test file as a whole in one of them.
 PYTEST_ARGS ?= -n 2 --dist loadfile
 
-.PHONY: setup quickstart test slow lint docs wheel clean
+.PHONY: setup quickstart test slow lint docs resolve trl wheel clean
 
 setup: $(READY)
 
@@ -44,6 +44,15 @@ lint: $(READY)
 # A link that leads nowhere or a page that isn't in the navigation is an error.
 docs: $(READY)
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --site-dir $(SITE)
+
+# Whether every extra can be installed with constraints.txt, for each Python; nothing is downloaded but metadata.
+resolve: $(READY)
+	$(BIN)/python .ci/resolve.py
+
+# `make trl VERSION=x.y.z`: what hangs on TRL, against another version of it, and what broke.
+trl: $(READY)
+	test -n "$(VERSION)" || { echo "make trl VERSION=x.y.z"; exit 2; }
+	$(BIN)/python .ci/try_trl.py $(VERSION)
 
 wheel: $(READY)
 	rm -rf build dist

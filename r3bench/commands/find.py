@@ -96,16 +96,32 @@ def validate(
 
 
 def env(as_json: Json = False) -> None:
-    """Print what a bug report needs: commit, versions, device, threads. Loads torch, so it takes seconds."""
+    """Print what a bug report needs: commit, versions, device, extras, and what won't work together.
+
+    Loads torch, so it takes seconds.
+    """
+    from r3bench import installation
     from r3bench.training.environment import environment
 
     found = environment()
+    found["driver"] = installation.driver()
+    found["extras"] = installation.extras()
+    found["problems"] = installation.problems(found)
     found["diff"] = f"{len(found['diff'].splitlines())} lines"  # the text itself may hold what is nobody's business
     if as_json:
         print_json(found)
     else:
         versions = {name: version for name, version in found.pop("packages").items() if version}
-        print_pairs({**found, **versions})
+        extras = {
+            f"extra '{extra}'": ", ".join(f"{name} {version}" for name, version in packages.items() if version)
+            if all(packages.values())
+            else f"not installed; {installation.install_line(extra)}"
+            for extra, packages in found.pop("extras").items()
+        }
+        problems = found.pop("problems")
+        print_pairs({**found, **versions, **extras})
+        for problem in problems:
+            print(f"problem: {problem}")
 
 
 def _kinds(name: str, overridden: bool) -> dict[str, Path]:

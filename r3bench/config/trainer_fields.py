@@ -1,7 +1,8 @@
 """Checks the `trainer` section against TRL's GRPOConfig without importing TRL (which takes seconds).
 
-`grpo_fields.json` lists the fields, types, choices and defaults of the supported TRL; a test compares it with TRL.
-Regenerate: `python -m r3bench.config.trainer_fields`.
+`grpo_fields.json` lists the fields, types, choices and defaults of the newest supported TRL, `trl_versions.py` how an
+older one differs; a test compares both with the installed TRL. Regenerate, with the newest one installed:
+`python -m r3bench.config.trainer_fields`.
 """
 
 import json
@@ -10,6 +11,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from r3bench.config import trl_versions
 from r3bench.config.strict import show, spelled_number, whole_number_hint
 from r3bench.errors import ConfigError, nearest
 
@@ -65,8 +67,7 @@ RANGES: dict[str, tuple[Callable[[float], bool], str]] = {  # numbers that would
 @cache
 def grpo_fields() -> dict[str, dict[str, Any]]:
     """Field name -> {"types": [...], "default": ..., "choices": [...] for an enumeration} of GRPOConfig."""
-    fields: dict[str, dict[str, Any]] = json.loads(FIELDS_FILE.read_text())
-    return fields
+    return trl_versions.adapted(json.loads(FIELDS_FILE.read_text()), trl_versions.installed())
 
 
 def check_trainer(values: dict[str, Any], where: str) -> dict[str, Any]:

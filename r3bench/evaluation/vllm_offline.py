@@ -11,6 +11,7 @@ from r3bench.errors import ConfigError
 from r3bench.evaluation import fingerprint
 from r3bench.evaluation.chat import ChatModel
 from r3bench.evaluation.sampling import Answered, Completion, Draw, Sampling
+from r3bench.installation import install_line
 
 AHEAD = 2  # requests given to the engine, as a multiple of those it works on at a time
 
@@ -33,7 +34,7 @@ class VLLMBackend(ChatModel):
             import vllm
             from vllm.sampling_params import RequestOutputKind
         except ImportError as error:
-            raise ConfigError(f"model 'vllm:{name}': vLLM is not installed; pip install r3bench[vllm]") from error
+            raise ConfigError(f"model 'vllm:{name}': vLLM is not installed; {install_line('vllm')}") from error
         self._parameters: Any = vllm.SamplingParams
         self._final = RequestOutputKind.FINAL_ONLY
         options: dict[str, Any] = {"seed": 0, "enable_prefix_caching": True, **memory_share(), **engine}

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from r3bench.devices import alone
 from r3bench.errors import ConfigError, StateError
+from r3bench.installation import install_line
 
 HOST = "127.0.0.1"  # reachable from this machine only, unless asked otherwise
 PORTS = 3  # ports tried when another program takes the one that was free
@@ -181,7 +182,7 @@ def program() -> list[str]:
     beside = Path(sys.executable).with_name("vllm")
     found = str(beside) if beside.is_file() else shutil.which("vllm")
     if found is None:
-        raise ConfigError("vLLM is not installed (no program 'vllm'); pip install r3bench[vllm]")
+        raise ConfigError(f"vLLM is not installed (no program 'vllm'); {install_line('vllm')}")
     return [found]
 
 

@@ -5,6 +5,7 @@ checks it against the installed TRL, together with the arity and keys below; `ch
 """
 
 import contextlib
+import os
 from functools import partial
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
@@ -18,13 +19,12 @@ from trl.trainer import utils as trl_utils
 from trl.trainer.grpo_trainer import GRPOTrainer
 from trl.trainer.utils import pad, use_adapter
 
+from r3bench.config.trl_versions import CPU_HEAD, SUPPORTED, supported
 from r3bench.errors import ConfigError
 from r3bench.training.lengths import forward_by_length, parts_of_like_rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
-
-SUPPORTED = ("1.16", "1.17")  # [from, before)
 
 CONTRACT: dict[str, tuple[str, ...]] = {
     "_generate_and_score_completions": ("inputs",),
@@ -63,9 +63,14 @@ ROW_MEAN_LOSSES = ("grpo", "sapo", "dr_grpo", "luspo")  # average over rows, so 
 def check_trl() -> None:
     """Raise `ConfigError` unless the installed TRL is one this module was written for."""
     installed = version("trl")
-    low, high = (Version(v) for v in SUPPORTED)
-    if not low <= Version(installed) < high:
+    if not supported(Version(installed)):
         raise ConfigError(f"trl {installed} is installed; R3Trainer needs trl>={SUPPORTED[0]},<{SUPPORTED[1]}")
+    interpreted = os.environ.get("TRITON_INTERPRET") == "1"
+    if Version(installed) < Version(CPU_HEAD) and not (torch.cuda.is_available() or interpreted):
+        raise ConfigError(
+            f"trl {installed} is installed, whose GRPO needs a GPU (its log-probs are a Triton kernel); expected "
+            f"trl>={CPU_HEAD} on a CPU"
+        )
 
 
 def steps_per_window(trainer: Any) -> int:

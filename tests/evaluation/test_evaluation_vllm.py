@@ -184,7 +184,7 @@ def test_without_vllm(model_path, tmp_path, monkeypatch):
     (tmp_path / "none").mkdir()
     (tmp_path / "none" / "vllm.py").write_text("raise ImportError('no vllm')")
     monkeypatch.syspath_prepend(tmp_path / "none")
-    with pytest.raises(ConfigError, match=r"vLLM is not installed; pip install r3bench\[vllm\]"):
+    with pytest.raises(ConfigError, match=r"vLLM is not installed; pip install 'vllm<0\.31,>=0\.27'"):
         evaluate(f"vllm:{model_path}", EvalSection(), tmp_path / "out", default_max_tokens=8, quiet=True)
 
 

@@ -11,7 +11,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = {"r3bench": ROOT / "r3bench", "r3bench.components": ROOT / "components", "r3bench.evals": ROOT / "evals"}
 
 # area -> what of r3bench it may import; `None`: anything. An area is a package below r3bench or a module beside them.
-BASE = {"errors", "files", "records", "devices", "lock", "secrets"}
+BASE = {"errors", "files", "records", "devices", "lock", "secrets", "installation"}
 ALLOWED: dict[str, set[str] | None] = {
     "errors": set(),
     "files": BASE,
@@ -20,6 +20,7 @@ ALLOWED: dict[str, set[str] | None] = {
     "lock": {"errors", "files"},
     "secrets": set(),
     "threads": set(),
+    "installation": set(),
     "prompts": BASE,
     "serving": {*BASE, "config", "serving"},
     "catalog": {*BASE, "training.component"},

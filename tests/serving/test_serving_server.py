@@ -149,7 +149,7 @@ def test_without_vllm_nothing_is_started(tiny, tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     if Path(sys.executable).with_name("vllm").exists():
         pytest.skip("vLLM is installed")
-    with pytest.raises(ConfigError, match=r"vLLM is not installed .*pip install r3bench\[vllm\]"):
+    with pytest.raises(ConfigError, match=r"vLLM is not installed .*pip install 'vllm<0\.31,>=0\.27'"):
         Server(Serving(tiny), tmp_path / "log", lambda _: None)
 
 

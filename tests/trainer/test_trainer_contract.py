@@ -78,7 +78,7 @@ def test_scores_are_plain_log_softmax(tiny_model, tmp_path):
 
 def test_unsupported_trl_is_refused(monkeypatch):
     monkeypatch.setattr(trl_adapter, "version", lambda _: "1.17.0")
-    with pytest.raises(ConfigError, match=r"trl 1\.17\.0 is installed; R3Trainer needs trl>=1\.16,<1\.17"):
+    with pytest.raises(ConfigError, match=r"trl 1\.17\.0 is installed; R3Trainer needs trl>=1\.15,<1\.17"):
         trl_adapter.check_trl()
 
 
