@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from r3bench.errors import StateError
+from r3bench.seals import sealed_line, unsealed_line
 
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # full disk, used up quota, limit on a file's size
 
@@ -81,7 +82,7 @@ def read_json(path: Path) -> Any:
         raise StateError(f"{path}: no such file") from error
     except IsADirectoryError as error:
         raise StateError(f"{path}: is a folder, expected a file") from error
-    except (ValueError, RecursionError) as error:  # also a number with thousands of digits, and deep nesting
+    except (ValueError, RecursionError) as error:  # no JSON or UTF-8, numbers of thousands of digits, deep nesting
         raise StateError(f"{path}: not readable as JSON ({error}); the file is torn or was edited") from error
 
 
@@ -106,8 +107,8 @@ def expect(value: Any, where: Path | str, /, **keys: type) -> dict[str, Any]:
 
 
 def append_jsonl(path: Path, record: dict[str, Any]) -> None:
-    """Append one JSON line in a single write, after mending a line torn by an earlier kill."""
-    line = json.dumps(record, allow_nan=False).encode() + b"\n"
+    """Append one JSON line with its checksum in a single write, after mending a line torn by an earlier kill."""
+    line = json_line(record)
     path.parent.mkdir(parents=True, exist_ok=True)
     with open(path, "ab+") as file:
         if file.tell() > 0:
@@ -117,18 +118,40 @@ def append_jsonl(path: Path, record: dict[str, Any]) -> None:
         file.write(line)
 
 
-def read_jsonl(path: Path) -> list[dict[str, Any]]:
-    """All whole lines of a JSONL file (missing file: none); lines torn by a kill are left out."""
+def json_line(record: dict[str, Any]) -> bytes:
+    """A record as `append_jsonl` writes it."""
+    return json.dumps(sealed_line(record), allow_nan=False).encode() + b"\n"
+
+
+def read_jsonl(path: Path, bad: list[int] | None = None) -> list[dict[str, Any]]:
+    """All whole lines of a JSONL file (missing file: none), without their checksums.
+
+    Args:
+        path: the file.
+        bad: takes the numbers (from 1) of the lines that are left out: torn by a kill, damaged, or not a mapping.
+    """
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        return []
+    except IsADirectoryError as error:
+        raise StateError(f"{path}: is a folder, expected a file") from error
     records: list[dict[str, Any]] = []
-    if not path.exists():
-        return records
-    for line in path.read_bytes().split(b"\n"):
+    for number, line in enumerate(content.split(b"\n"), 1):
         if not line.strip():
             continue
-        try:
-            record = json.loads(line)
-        except (ValueError, RecursionError):
-            continue
-        if isinstance(record, dict):
+        record = read_line(line)
+        if record is not None:
             records.append(record)
+        elif bad is not None:
+            bad.append(number)
     return records
+
+
+def read_line(line: bytes) -> dict[str, Any] | None:
+    """The mapping on one JSON line, without its checksum; None for a torn, damaged or foreign one."""
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return unsealed_line(record) if isinstance(record, dict) else None

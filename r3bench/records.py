@@ -9,17 +9,25 @@ runs/<study>/<run_id>/              one cell with one seed
     eval/environment.json           what the last measurement was made with
     checkpoint-eval/<step>/<task>/  the same of a kept checkpoint, where asked for (r3bench eval --checkpoints)
     run.json                        the whole record, written last
+
+`study.json`, `train.json` and `run.json` carry a digest of themselves; `train.json` lists the digests of the training
+log and the weights, `run.json` those of the answers and of what they were made with (`r3bench.seals`).
 """
 
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
 from r3bench.errors import StateError
 from r3bench.files import expect, read_json, write_json
+from r3bench.record_types import check_cells, check_run, check_train
+from r3bench.seals import SEAL, Files, digests, sealed, unsealed
 
-SCHEMA = 1  # of run.json
-STUDY_SCHEMA = 1  # of study.json
+SCHEMA = 2  # of run.json; 1 had no digests
+STUDY_SCHEMA = 2  # of study.json; 1 had no digest
+UNSEALED = 1  # the last schema without digests, which is still read: damage to such files goes unseen
+CARD = "README.md"  # the one file of a model that is written anew after training
 Outcome = Literal["finished", "diverged", "failed"]
 
 ANSWER_COLUMNS = {  # eval/<task>/<shard>.parquet
@@ -88,6 +96,16 @@ class RunPaths:
     def lock(self) -> Path:
         return self.root / "run.lock"
 
+    def shards(self) -> list[Path]:
+        """The files of answers, of all tasks."""
+        return sorted(self.evaluation.glob("*/*.parquet"))
+
+    def weights(self) -> Iterator[Path]:
+        """The files of the trained model."""
+        for path in sorted(self.model.rglob("*")):
+            if path.is_file() and path != self.model / CARD and not path.name.startswith("."):
+                yield path
+
 
 @dataclass(frozen=True)
 class TrainRecord:
@@ -104,6 +122,7 @@ class TrainRecord:
     acted: dict[str, bool] = field(default_factory=dict)  # per component that was on: did it change anything
     halvings: int = 0  # times the micro-batch was halved after running out of memory; rows per update stay the same
     notes: list[str] = field(default_factory=list)  # mended on the way, such as a spoilt checkpoint
+    files: Files = field(default_factory=dict)  # digests of the log and the weights, see `r3bench.seals`
 
 
 @dataclass(frozen=True)
@@ -120,50 +139,80 @@ class RunRecord:
     commit: str | None  # git commit of the code, '+dirty' appended when changed
     started: str  # ISO 8601, UTC
     ended: str
+    files: Files = field(default_factory=dict)  # digests of the answers, the configuration and the environments
     schema: int = SCHEMA
 
 
-def write_record(record: RunRecord, paths: RunPaths) -> None:
-    """Write `run.json`; after this the run is finished."""
-    write_json(paths.record, asdict(record))
+def write_record(record: RunRecord, paths: RunPaths) -> RunRecord:
+    """Write `run.json` with the digests of the files it sums up; after this the run is finished. The whole record."""
+    about = (paths.config, paths.environment, paths.eval_environment)
+    record = replace(record, files=digests(paths.root, [*about, *paths.shards()]), schema=SCHEMA)
+    write_json(paths.record, sealed(asdict(record)))
+    rewritten_file(paths).unlink(missing_ok=True)
+    return record
+
+
+def rewritten_file(paths: RunPaths) -> Path:
+    """Where shards are noted that have new verdicts which `run.json` doesn't know yet; see `evaluation.regrade`."""
+    return paths.evaluation / ".rewritten.jsonl"
 
 
 def read_record(paths: RunPaths) -> RunRecord:
-    """The record of a finished run; `StateError` for a torn or foreign file."""
-    values = read_json(paths.record)
-    if not isinstance(values, dict) or values.get("schema") != SCHEMA:
-        found = values.get("schema") if isinstance(values, dict) else None
-        raise StateError(
-            f"{paths.record}: schema {found!r}, expected {SCHEMA}; edited, or of another version of r3bench"
-        )
-    expect(values, paths.record, run_id=str, name=str, seed=int, factors=dict, train=dict, eval=dict)
-    for key in ("commit", "config_hash", "started", "ended"):
-        if not isinstance(values.get(key), str | None):
-            raise StateError(f"{paths.record}: {key}: got {values[key]!r}, expected a text; the file was edited")
-    for task, summary in values["eval"].items():
-        expect(summary, f"{paths.record}: eval.{task}")
+    """The record of a finished run; `StateError` for a torn, damaged or foreign file."""
+    where = str(paths.record)
+    values = _document(paths.record, SCHEMA)
+    check_run(values, where)
     try:
-        return RunRecord(**{**values, "train": _train_record(values["train"], f"{paths.record}: train")})
+        return RunRecord(**{**values, "train": _train_record(values["train"], f"{where}: train")})
     except TypeError as error:
-        raise StateError(f"{paths.record}: not a run record ({error})") from error
+        raise StateError(f"{where}: not a run record ({error})") from error
+
+
+def write_train(record: TrainRecord, paths: RunPaths) -> TrainRecord:
+    """Write `train.json` with the digests of the log and the weights; the record with them."""
+    record = replace(record, files=digests(paths.root, [paths.metrics, *paths.weights()]))
+    write_json(paths.train, sealed(asdict(record)))
+    return record
 
 
 def read_train(paths: RunPaths) -> TrainRecord:
-    """Training's part of the record; `StateError` for a torn or foreign file."""
-    return _train_record(read_json(paths.train), str(paths.train))
+    """Training's part of the record; `StateError` for a torn, damaged or foreign file."""
+    values = read_json(paths.train)
+    if isinstance(values, dict) and "files" in values and SEAL not in values:
+        raise StateError(f"{paths.train}: {SEAL}: missing; the file is damaged or was edited")
+    return _train_record(unsealed(values, paths.train), str(paths.train))
 
 
 def _train_record(values: Any, where: str) -> TrainRecord:
-    expect(values, where, outcome=str, steps=int, generated_tokens=float, train_seconds=float)
+    check_train(values, where)
     try:
         return TrainRecord(**values)
     except TypeError as error:
         raise StateError(f"{where}: not a training record ({error})") from error
 
 
+def _document(file: Path, schema: int) -> Any:
+    """A JSON document of this schema or of the last one without digests; its own is checked and taken off."""
+    values = read_json(file)
+    if isinstance(values, dict):
+        found = values.get("schema", UNSEALED)
+        if isinstance(found, bool) or found not in (schema, UNSEALED):
+            raise StateError(
+                f"{file}: schema {found!r}, expected {schema}; edited, damaged, or of another version of r3bench"
+            )
+        if found == schema and SEAL not in values:
+            raise StateError(f"{file}: {SEAL}: missing; the file is damaged or was edited")
+    return unsealed(values, file)
+
+
+def write_study(spec: dict[str, Any], file: Path) -> None:
+    """Write `study.json`, its mappings in the order they are in, with its digest."""
+    write_json(file, sealed(spec), sort_keys=False)
+
+
 def read_study(file: Path) -> dict[str, Any]:
-    """The content of `study.json`; `StateError` for a torn or foreign file."""
-    return check_study(read_json(file), file)
+    """The content of `study.json`; `StateError` for a torn, damaged or foreign file."""
+    return check_study(_document(file, STUDY_SCHEMA), file)
 
 
 def check_study(spec: Any, file: Path) -> dict[str, Any]:
@@ -173,21 +222,5 @@ def check_study(spec: Any, file: Path) -> dict[str, Any]:
         StateError: it is not a study's; names the file and the key.
     """
     expect(spec, file, cells=list)
-    if spec.get("schema", STUDY_SCHEMA) != STUDY_SCHEMA:
-        raise StateError(
-            f"{file}: schema {spec['schema']!r}, expected {STUDY_SCHEMA}; it is of another version of r3bench"
-        )
-    for number, cell in enumerate(spec["cells"]):
-        expect(cell, f"{file}: cells[{number}]", run_id=str, name=str, seed=int, factors=dict)
-    if "grid" in spec:
-        grid = expect(spec["grid"], f"{file}: grid")
-        if grid.get("factors") is not None:
-            for factor, levels in expect(grid, f"{file}: grid", factors=dict)["factors"].items():
-                if not isinstance(levels, list):
-                    expect(levels, f"{file}: grid.factors.{factor}")
-    if "duplicates" in spec:
-        expect(spec, file, duplicates=list)
-    if "factors" in spec:
-        for number, factor in enumerate(expect(spec, file, factors=list)["factors"]):
-            expect(factor, f"{file}: factors[{number}]", name=str, levels=list)
+    check_cells(spec, str(file))
     return dict(spec)

@@ -34,19 +34,22 @@ def sample_answers(folder: Path, results: Results) -> list[Answer]:
     task = next(iter(results.benchmarks))
     found: list[Answer] = []
     shown: set[str] = set()
-    for run, index in zip(results.runs, results.cell_of, strict=True):
+    measured = results.benchmarks[task].measured
+    for run, index, counted in zip(results.runs, results.cell_of, measured, strict=True):
+        if not counted:
+            continue  # a torn file, say; the tables' notes name its run
         label = BASE_LABEL if run.base else results.label(results.cells[index])
         shards = sorted((run_folder(folder, run.run) / "eval" / task).glob("*.parquet"))
         if label in shown or not shards or len(found) >= ANSWERS_SHOWN:
             continue
         try:
             rows = next(pq.ParquetFile(shards[0]).iter_batches(batch_size=64, columns=COLUMNS), None)
-        except (OSError, pa.ArrowException):
-            continue  # a torn file; the tables' notes name its run
-        if rows is None:
+            answers = rows.to_pylist() if rows is not None else []
+        except (OSError, pa.ArrowException, ValueError):
+            continue  # damaged where the counts don't look, in a run without digests
+        if not answers:
             continue
         shown.add(label)
-        answers = rows.to_pylist()
         for wanted in (True, False):
             row = next((r for r in answers if bool(r["correct"]) is wanted), None)
             if row is not None:

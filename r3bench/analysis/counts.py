@@ -1,8 +1,10 @@
 """Counts per run and question, from the stored answers `eval/<task>/*.parquet` of a study's runs."""
 
 import json
+import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +15,14 @@ import pyarrow.parquet as pq
 
 from r3bench.analysis.results import Run, Scores
 from r3bench.errors import StateError
-from r3bench.records import RunPaths
+from r3bench.records import SCHEMA, RunPaths, RunRecord
+from r3bench.seals import bytes_digest
 
 SETTINGS = b"r3bench"  # metadata key of a shard: what its answers were sampled under
 COLUMNS = ["question", "repeat", "correct", "tokens", "truncated"]
+DAMAGED = (pa.ArrowException, OSError, ValueError, OverflowError, MemoryError)  # what reading a damaged shard ends in
+PLACE = re.compile(r"\.q(\d+)-")  # in a shard's name: the place of its first question in the task
+MOST_REPEATS = 2**20  # repeats are below this
 
 
 class TornShard(StateError):
@@ -33,19 +39,24 @@ def task_scores(task: str, paths: list[RunPaths], runs: list[Run]) -> tuple[Scor
     notes, silent = [], []
     for run, path in zip(runs, paths, strict=False):
         count: dict[str, Any] = {"question": []}
+        record = run.record
+        known = _known(record, path, task) if record and record.schema >= SCHEMA else None
         try:
-            count = count_answers(path.evaluation / task)
+            count = count_answers(path.evaluation / task, known)
         except TornShard as error:
             notes.append(f"{run.run}: {error}; the run is left out of {task} until then")
         else:
-            asked = (run.record.eval.get(task, {}) if run.record else {}).get("questions", 0)
+            if count.get("unknown"):
+                notes.append(
+                    f"{run.run}: {count['unknown']} files of answers in eval/{task} are left out: run.json doesn't "
+                    "know them (a measurement that isn't finished; r3bench eval or ablate)"
+                )
             if not count["question"] and run.outcome == "finished":
                 silent.append(run.run)
-            elif 0 < len(count["question"]) < asked:
-                notes.append(
-                    f"{run.run}: answers to {len(count['question'])} of {asked} questions of {task}; "
-                    "left out of this benchmark until they are complete (r3bench eval)"
-                )
+            elif count["question"] and (
+                wrong := _disagreement(count, record.eval.get(task, {}) if record else {}, task)
+            ):
+                notes.append(f"{run.run}: {wrong}")
                 count = {"question": []}
         counts.append(count)
     if silent:
@@ -68,6 +79,12 @@ def task_scores(task: str, paths: list[RunPaths], runs: list[Run]) -> tuple[Scor
             tokens[row, columns] = count["tokens"][kept]
     scores = Scores(tuple(questions), samples, correct, tokens, truncated)
     return scores, [*notes, *found, *_differences(task, counts)]
+
+
+def _known(record: RunRecord, paths: RunPaths, task: str) -> dict[str, Any]:
+    """Name -> digest of a task's shards, as the record has them."""
+    top = f"{paths.evaluation.name}/{task}/"
+    return {name.removeprefix(top): digest for name, digest in record.files.items() if name.startswith(top)}
 
 
 def common_questions(task: str, answered: Mapping[str, set[str]]) -> tuple[list[str], list[str]]:
@@ -100,7 +117,7 @@ def _differences(task: str, counts: list[dict[str, Any]]) -> list[str]:
     known = [c["settings"] for c in counts if c.get("settings")]
     notes = []
     for key in sorted(set().union(*known)) if known else ():
-        values = {json.dumps(s.get(key)) for s in known}
+        values = {json.dumps(s.get(key), sort_keys=True) for s in known}
         if len(values) > 1:
             notes.append(
                 f"{task}: runs were measured with different {key} ({', '.join(sorted(values))}); "
@@ -109,46 +126,142 @@ def _differences(task: str, counts: list[dict[str, Any]]) -> list[str]:
     return notes
 
 
-def count_answers(folder: Path) -> dict[str, Any]:
+def count_answers(folder: Path, known: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Sums per question over a task's shards: question, samples, correct, truncated (counts) and tokens (mean).
 
     An answer (question, repeat) that is in two shards counts once: the one in the first shard.
+
+    Args:
+        folder: `eval/<task>`.
+        known: name -> digest of the shards that the run's record is about; others are left out, and counted in
+            `unknown`. None: all shards are taken as they are.
+
+    Raises:
+        StateError: a shard is missing, has other content than its digest says, or can't be read as answers.
     """
-    tables = []
-    for path in sorted(folder.glob("*.parquet")) if folder.is_dir() else ():
-        try:
-            file = pq.ParquetFile(path)
-            tables.append(file.read(columns=COLUMNS))
-        except (pa.ArrowInvalid, OSError) as error:
-            raise TornShard(
-                f"{path}: not readable as parquet ({error}); remove it and run r3bench eval again"
-            ) from error
-        missing = set(COLUMNS) - set(tables[-1].column_names)
-        if missing:
-            raise StateError(f"{path}: no column '{sorted(missing)[0]}'; found {', '.join(tables[-1].column_names)}")
-        for column in COLUMNS:
-            if tables[-1][column].null_count:
-                raise StateError(f"{path}: {column}: empty in {tables[-1][column].null_count} rows; evaluate again")
-    if not tables:
+    names = {path.name for path in folder.glob("*.parquet")} if folder.is_dir() else set()
+    if not names:
         return {"question": []}
-    settings = json.loads((file.schema_arrow.metadata or {}).get(SETTINGS, b"{}"))
-    table = pa.concat_tables(tables)
+    tables, settings = [], {}
+    for name in sorted(names if known is None else known):
+        table = _table(folder / name, None if known is None else known[name])
+        settings = _settings(table, folder / name)
+        tables.append(table)
+    unknown = 0 if known is None else len(names - known.keys())
+    if not tables:
+        return {"question": [], "unknown": unknown}
     # dlpack, because pyarrow's to_numpy and fill_null import pandas, which takes as long as everything else here
-    codes = table["question"].combine_chunks().dictionary_encode()
-    size, index = len(codes.dictionary), np.from_dlpack(codes.indices).astype(np.int64)
-    repeat = np.from_dlpack(pc.cast(table["repeat"], pa.int64()).combine_chunks())
+    try:
+        table = pa.concat_tables(tables)
+        codes = table["question"].combine_chunks().dictionary_encode()
+        questions = codes.dictionary.to_pylist()
+        size, index = len(questions), np.from_dlpack(codes.indices).astype(np.int64)
+        numbers = {
+            column: np.from_dlpack(pc.cast(table[column], kind).combine_chunks())
+            for column, kind in (
+                ("repeat", pa.int64()), ("correct", pa.float64()), ("truncated", pa.float64()), ("tokens", pa.float64())
+            )
+        }  # fmt: skip
+    except DAMAGED as error:
+        raise TornShard(
+            f"{folder}: not answers ({_first_line(error)}); remove them and run r3bench eval again"
+        ) from error
+    repeat = numbers["repeat"]
+    if not index.size or repeat.min() < 0 or repeat.max() >= MOST_REPEATS or not (numbers["tokens"] >= 0).all():
+        raise TornShard(f"{folder}: holds no answers, or a repeat or a number of tokens that can't be")
     kept = np.unique(index * (repeat.max() + 1) + repeat, return_index=True)[1]
     samples = np.bincount(index[kept], minlength=size)
 
     def total(column: str) -> np.ndarray:
-        values = pc.cast(table[column], pa.float64()).combine_chunks()
-        return np.bincount(index[kept], weights=np.from_dlpack(values)[kept], minlength=size)
+        return np.bincount(index[kept], weights=numbers[column][kept], minlength=size)
 
     return {
         "settings": {k: v for k, v in settings.items() if k != "model"},
-        "question": codes.dictionary.to_pylist(),
+        "question": questions,
         "samples": samples,
         "correct": total("correct"),
         "truncated": total("truncated"),
         "tokens": total("tokens") / samples,
+        "unknown": unknown,
+        "answers": (index[kept], repeat[kept], numbers["correct"][kept] > 0),
+        "order": partial(_order, sorted(names if known is None else known), tables),
     }
+
+
+def _table(path: Path, known: Mapping[str, Any] | None) -> pa.Table:
+    """The columns of one shard that are counted."""
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise TornShard(f"{path}: {error.strerror}; run r3bench eval again") from error
+    if known is not None and bytes_digest(content) != known:
+        raise TornShard(f"{path}: has other content than run.json says; remove it and run r3bench eval again")
+    try:
+        file = pq.ParquetFile(pa.BufferReader(content), page_checksum_verification=True)
+        columns = file.schema_arrow.names
+        table = file.read(columns=COLUMNS)
+    except DAMAGED as error:
+        raise TornShard(
+            f"{path}: not readable as parquet ({_first_line(error)}); remove it and run r3bench eval again"
+        ) from error
+    missing = set(COLUMNS) - set(table.column_names)
+    if missing:
+        raise TornShard(f"{path}: no column '{sorted(missing)[0]}'; found {', '.join(columns)}")
+    for column in COLUMNS:
+        if table[column].null_count:
+            raise TornShard(f"{path}: {column}: empty in {table[column].null_count} rows; evaluate again")
+    return table
+
+
+def _settings(table: pa.Table, path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads((table.schema.metadata or {}).get(SETTINGS, b"{}"))
+    except (ValueError, RecursionError) as error:
+        raise TornShard(f"{path}: its settings are not readable as JSON; the file was edited") from error
+    if not isinstance(found, dict):
+        raise TornShard(f"{path}: its settings are no mapping; the file was edited")
+    return found
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]
+
+
+def _order(names: Sequence[str], tables: Sequence[pa.Table]) -> list[str]:
+    """The questions in the order of the task: by the place that a shard's name gives its first one."""
+    places = [(int(found[1]) if (found := PLACE.search(name)) else 0, i) for i, name in enumerate(names)]
+    return list(dict.fromkeys(question for _, i in sorted(places) for question in tables[i]["question"].to_pylist()))
+
+
+def _disagreement(count: Mapping[str, Any], summary: Mapping[str, Any], task: str) -> str | None:
+    """What of a task's summary in `run.json` the stored answers don't bear out; None if nothing.
+
+    Its scores are over the first `questions` questions of the task and the repeats below `samples`; there may be more
+    answers, of an earlier measurement.
+    """
+    asked, k = summary.get("questions", 0), summary.get("samples")
+    have = len(count["question"])
+    if have < asked:
+        return (
+            f"answers to {have} of {asked} questions of {task}; left out of this benchmark until they are complete "
+            "(r3bench eval)"
+        )
+    if k is None or not asked:
+        return None  # a table from elsewhere
+    index, repeat, correct = count["answers"]
+    wanted = set(count["question"] if have == asked else count["order"]()[:asked])
+    member = np.array([question in wanted for question in count["question"]])
+    used = member[index] & (repeat < k)
+    per_question = np.bincount(index[used], minlength=have)[member]
+    if (per_question != k).any():
+        return (
+            f"{int(used.sum())} of {asked * k} answers of {task} are stored, {k} to each question; left out of this "
+            "benchmark until they are complete (r3bench eval)"
+        )
+    said, found = summary.get(f"avg@{k}"), float(correct[used].mean())
+    if said is not None and not abs(said - found) < 1e-9:
+        return (
+            f"run.json says avg@{k} = {said:.6g} for {task}, its answers give {found:.6g}; left out of this benchmark "
+            "until it is measured again (r3bench eval)"
+        )
+    return None

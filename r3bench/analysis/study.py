@@ -6,18 +6,18 @@ from typing import Any
 
 from r3bench.analysis.counts import task_scores
 from r3bench.analysis.declared import declared_from
+from r3bench.analysis.finished import BASE_MODEL, finished_runs, training_log
 from r3bench.analysis.results import Results, Run, order_levels
 from r3bench.errors import StateError
 from r3bench.files import expect, read_json, read_jsonl
-from r3bench.records import RunPaths, RunRecord, read_record, read_study
-
-BASE_MODEL = {"base": "model"}  # factors of the run that is the model before training
+from r3bench.records import STUDY_SCHEMA, RunRecord, read_study
+from r3bench.seals import unsealed
 
 
 def _overlap_notes(folder: Path) -> list[str]:
     """What `overlap.json` says of training questions that stand in the benchmarks; nothing where it was not counted."""
     path = folder / "overlap.json"
-    counts = expect(read_json(path), path) if path.exists() else {}
+    counts = expect(unsealed(read_json(path), path), path) if path.exists() else {}
     for task, found in counts.items():
         expect(found, f"{path}: {task}", exact=int, near=int, questions=int)
     return [
@@ -59,15 +59,18 @@ def load_study(folder: Path, *, metrics: bool = False) -> Results:
     if not folder.is_dir():
         raise StateError(f"{folder}: no such study folder")
     spec = read_study(folder / "study.json") if (folder / "study.json").exists() else {}
-    paths, records, foreign = _records(folder, {c["run_id"] for c in spec.get("cells", ())})
+    finished = finished_runs(folder, {c["run_id"]: c for c in spec.get("cells", ())})
+    paths, records = finished.paths, finished.records
     if not paths:
         raise StateError(
             f"{folder}: no finished run (no run.json); start them with r3bench ablate, see r3bench status"
-            + "".join(f"; {note}" for note in foreign)
+            + "".join(f"; {note}" for note in finished.notes)
         )
     planned = [c for c in spec.get("cells", ()) if c["factors"] != BASE_MODEL]
-    lost, notes = _unfinished(folder, planned, {r.run_id for r in records})
-    notes += foreign
+    lost, notes = _unfinished(folder, planned, {r.run_id for r in records} | finished.refused.keys())
+    notes += finished.notes
+    if spec.get("schema", STUDY_SCHEMA) < STUDY_SCHEMA:
+        notes.append(f"{folder / 'study.json'}: written by an older version of r3bench, without a checksum")
     if spec.get("duplicates"):
         notes.append(f"{len(spec['duplicates'])} combinations are the same run as another one and were not repeated")
     notes += _overlap_notes(folder)
@@ -87,7 +90,7 @@ def load_study(folder: Path, *, metrics: bool = False) -> Results:
         for c, why in lost
     ]
     benchmarks = {}
-    tasks = {p.parent.name for run in paths for p in run.evaluation.glob("*/*.parquet")}
+    tasks = {p.parent.name for run in paths for p in run.shards()}
     troubles = []
     for task in sorted(tasks.union(*(r.eval for r in records))):
         scores, found = task_scores(task, paths, runs)
@@ -97,7 +100,10 @@ def load_study(folder: Path, *, metrics: bool = False) -> Results:
     if not benchmarks:
         raise StateError("; ".join([f"{folder}: no run has answers; measure with r3bench eval", *troubles]))
     notes += troubles
-    logs = {r.run_id: read_jsonl(p.metrics) for r, p in zip(records, paths, strict=True)} if metrics else {}
+    logs = {}
+    for record, path in zip(records, paths, strict=True) if metrics else ():
+        logs[record.run_id], found = training_log(path, record)
+        notes += found
     return Results(
         name=str(grid.get("name") or folder.resolve().name),
         factors=factors,
@@ -108,35 +114,6 @@ def load_study(folder: Path, *, metrics: bool = False) -> Results:
         notes=tuple(notes),
         metrics=logs,
     )
-
-
-def _records(folder: Path, planned: set[str]) -> tuple[list[RunPaths], list[RunRecord], list[str]]:
-    """The finished runs of a study's folder, with a note on every other folder that holds a `run.json`.
-
-    A copy of a run is not another replicate: a run's folder has its id as its name, and is one of `planned` (run ids
-    of `study.json`; empty: any) or the untrained model's. The folder of one run may have any name.
-    """
-    found = [RunPaths(p) for p in sorted(folder.iterdir()) if p.is_dir() and (p / "run.json").exists()]
-    if not found and (folder / "run.json").exists():
-        return [RunPaths(folder)], [read_record(RunPaths(folder))], []
-    paths, records, notes = [], [], []
-    for one in found:
-        name = one.root.name
-        try:
-            record = read_record(one)
-        except StateError:
-            if not planned or name in planned:
-                raise
-            notes.append(f"{name}: left out, not a run of this study")
-            continue
-        if record.run_id != name:
-            notes.append(f"{name}: left out, its run.json is of {record.run_id}; the folder is a copy or was renamed")
-        elif planned and name not in planned and record.factors != BASE_MODEL:
-            notes.append(f"{name}: left out, not a run of this study")
-        else:
-            paths.append(one)
-            records.append(record)
-    return paths, records, notes
 
 
 def run_folder(study: Path, run: str) -> Path:
@@ -152,19 +129,24 @@ def _unfinished(
     Whatever ended such a run (a bug, a killed process, a limit of time or memory, a full disk), nothing was measured.
     """
     lost, pending = [], []
+    damaged: list[str] = []
     for cell in planned:
         if cell["run_id"] in known:
             continue
-        events = read_jsonl(folder / cell["run_id"] / "attempts.jsonl")
+        file = folder / cell["run_id"] / "attempts.jsonl"
+        torn: list[int] = []
+        events = read_jsonl(file, torn)
+        if torn:
+            damaged.append(f"{file}: {len(torn)} lines left out, torn or damaged (line {torn[0]})")
         if events and events[-1].get("event") == "gave_up":
             failure: dict[str, Any] = next((e for e in reversed(events) if e.get("event") == "failure"), {})
             lost.append((cell, f"{failure.get('kind', 'unknown')}: {failure.get('message', 'no message')}"))
         else:
             pending.append(cell["run_id"])
     if not pending:
-        return lost, []
+        return lost, damaged
     shown = ", ".join(pending[:3]) + (", ..." if len(pending) > 3 else "")
-    return lost, [f"{len(pending)} of {len(planned)} planned runs have not finished: {shown}"]
+    return lost, [f"{len(pending)} of {len(planned)} planned runs have not finished: {shown}", *damaged]
 
 
 def _listed(spec: Mapping[str, Any]) -> dict[str, list[str]]:

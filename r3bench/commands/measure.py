@@ -64,6 +64,7 @@ def eval_(
     if directory is not None:
         subject, section, cap = _of_run(directory, changes)
         folder = directory / "eval"
+        _check(directory)
     else:
         subject, section, cap = _of_model(model, changes)
         folder = out or runs / "models" / re.sub(r"[^\w.-]+", "-", model).strip("-.")
@@ -118,6 +119,16 @@ def _along(
             print_columns([paths.root.name, str(step), task, *_figures(s)] for task, s in summaries.items())
     if as_json:
         print_json(found)
+
+
+def _check(directory: Path) -> None:
+    """Refuse weights that are not those that were trained; set answers aside that are not those that were recorded."""
+    from r3bench.evaluation.tied import check_weights, set_aside_spoilt
+    from r3bench.records import RunPaths
+
+    check_weights(RunPaths(directory))
+    for shard, wrong in set_aside_spoilt(RunPaths(directory)).items():
+        typer.echo(f"{shard}: set aside, it {wrong}", err=True)
 
 
 def _section(values: dict[str, Any], changes: list[str]) -> "EvalSection":

@@ -9,6 +9,7 @@ from r3bench.evaluation import shards
 from r3bench.evaluation.runs import answer_folder, answers, task_names
 from r3bench.evaluation.settings import KEY
 from r3bench.evaluation.summary import summarise
+from r3bench.evaluation.tied import check_answers, note_rewrite
 from r3bench.grading import ExactGrader, Grader, final_answer
 from r3bench.grading.normalise import same_spelling
 from r3bench.lock import exclusive
@@ -37,7 +38,7 @@ def regrade_shard(path: Path, judge: Grader | ExactGrader) -> tuple[int, int, in
             timed_out=verdict.timed_out,
             grader=judge.name,
         )
-    shards.write(path.parent, path.stem, rows, settings)
+    shards.write(path.parent, path.stem, rows, settings, note_rewrite)
     return len(rows), to_right, to_wrong
 
 
@@ -56,7 +57,7 @@ def regrade(
         Task -> `answers`, `to_right`, `to_wrong` (verdicts that changed), `grader`, `summary` (the new one).
 
     Raises:
-        StateError: an evaluation is writing there.
+        StateError: an evaluation is writing there, or the answers are not those that the record sums up.
     """
     folder = answer_folder(run)
     judge = make_grader(grader, require_boxed)
@@ -71,6 +72,7 @@ def _regrade(
     run: Path, folder: Path, judge: Grader | ExactGrader, require_boxed: bool, tasks: tuple[str, ...] | None
 ) -> dict[str, dict[str, Any]]:
     report: dict[str, dict[str, Any]] = {}
+    check_answers(RunPaths(folder.parent))
     for task in task_names(run, tasks):
         changes = [regrade_shard(path, judge) for path in shards.files(folder / task)]
         report[task] = {

@@ -6,7 +6,7 @@ none. The settings that the answers depend on are in every file; answers sampled
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,8 @@ SCHEMA = pa.schema(
         for name, kind in ANSWER_COLUMNS.items()
     ]
 )
+DAMAGED = (pa.ArrowException, OSError, ValueError, OverflowError, MemoryError)  # what reading a damaged shard ends in
+REQUIRED = ("question", "repeat", "response", "tokens", "gold", "correct", "truncated", "grader")  # never empty
 
 
 @dataclass(frozen=True)
@@ -76,12 +78,29 @@ def _runs(numbers: Sequence[int]) -> list[range]:
     return runs
 
 
-def write(folder: Path, name: str, rows: Sequence[dict[str, Any]], settings: dict[str, Any]) -> None:
-    """Write shard `name` with `rows` (all of `records.ANSWER_COLUMNS`) and the settings they were sampled under."""
+def write(
+    folder: Path,
+    name: str,
+    rows: Sequence[dict[str, Any]],
+    settings: dict[str, Any],
+    before: Callable[[Path, Path], None] | None = None,
+) -> None:
+    """Write shard `name` with `rows` (all of `records.ANSWER_COLUMNS`) and the settings they were sampled under.
+
+    `before` is called with the shard and the finished file that is about to become it.
+    """
+    path = folder / f"{name}.parquet"
     table = pa.Table.from_pylist(list(rows), schema=SCHEMA)
     table = table.replace_schema_metadata({KEY: json.dumps(settings, sort_keys=True).encode()})
-    with replacing(folder / f"{name}.parquet") as temporary:
-        pq.write_table(table, temporary, compression="zstd")
+    with replacing(path) as temporary:
+        pq.write_table(table, temporary, compression="zstd", write_page_checksum=True)
+        if before is not None:
+            before(path, temporary)
+
+
+def first_line(error: BaseException) -> str:
+    """What an error says, in one line."""
+    return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 def files(folder: Path) -> list[Path]:
@@ -97,8 +116,8 @@ def stored_settings(path: Path) -> dict[str, Any]:
     """
     try:
         schema = pq.read_schema(path)
-    except (pa.ArrowException, OSError) as error:
-        raise StateError(f"{path}: not readable as parquet ({str(error).splitlines()[0]})") from error
+    except DAMAGED as error:
+        raise StateError(f"{path}: not readable as parquet ({first_line(error)})") from error
     return _settings(schema, path)
 
 
@@ -109,15 +128,21 @@ def read_shard(path: Path) -> tuple[list[dict[str, Any]], dict[str, Any]]:
         StateError: it is not a readable parquet file, or lacks a column.
     """
     try:
-        table = pq.read_table(path)
-    except (pa.ArrowException, OSError) as error:
-        raise StateError(f"{path}: not readable as parquet ({str(error).splitlines()[0]})") from error
+        table = pq.read_table(path, page_checksum_verification=True)
+    except DAMAGED as error:
+        raise StateError(f"{path}: not readable as parquet ({first_line(error)})") from error
     missing = set(ANSWER_COLUMNS) - set(table.column_names)
     if missing:
         raise StateError(f"{path}: no column {', '.join(sorted(missing))}")
     if not table.schema.equals(SCHEMA, check_metadata=False):
         table = _as_ours(table, path)
-    return table.to_pylist(), _settings(table.schema, path)
+    for name in REQUIRED:
+        if table[name].null_count:
+            raise StateError(f"{path}: {name}: empty in {table[name].null_count} rows; evaluate again")
+    try:
+        return table.to_pylist(), _settings(table.schema, path)
+    except UnicodeDecodeError as error:
+        raise StateError(f"{path}: holds text that is not UTF-8; the file is damaged") from error
 
 
 def _as_ours(table: pa.Table, path: Path) -> pa.Table:
@@ -125,13 +150,13 @@ def _as_ours(table: pa.Table, path: Path) -> pa.Table:
     try:
         return table.select(SCHEMA.names).cast(SCHEMA.with_metadata(table.schema.metadata))
     except (pa.ArrowException, ValueError) as error:
-        raise StateError(f"{path}: columns are not ours ({str(error).splitlines()[0]})") from error
+        raise StateError(f"{path}: columns are not ours ({first_line(error)})") from error
 
 
 def _settings(schema: pa.Schema, path: Path) -> dict[str, Any]:
     try:
         found = json.loads((schema.metadata or {}).get(KEY, b"{}"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise StateError(f"{path}: its settings are not readable as JSON; the file was edited") from error
     return expect(found, path)
 

@@ -17,6 +17,7 @@ from typing import IO
 
 from r3bench.errors import DataError, StateError
 from r3bench.files import replacing, sync_directory
+from r3bench.records import CARD
 
 LEFT_OUT = {"checkpoints", "tables"}  # folders: for resuming only; made anew from the rest
 LEFT_OUT_ENDINGS = (
@@ -30,7 +31,6 @@ LEFT_OUT_ENDINGS = (
     ".log",
     ".tar.gz",
 )  # of this machine
-CARD = "README.md"  # the one file of a model that goes with a study without its weights
 CHUNK = 1 << 20  # bytes copied at a time
 UNREADABLE = (tarfile.TarError, gzip.BadGzipFile, zlib.error, EOFError, UnicodeError)
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from r3bench.config.strict import plain
 from r3bench.files import write_json
+from r3bench.seals import sealed
 from r3bench.sweep.study import Study
 
 
@@ -25,5 +26,5 @@ def note_overlap(study: Study) -> dict[str, dict[str, Any]]:
             counts = {key: int(found[key]) for key in ("questions", "exact", "near")}
             known = worst.setdefault(task, counts)
             worst[task] = {key: max(known[key], counts[key]) for key in counts}
-    write_json(overlap_file(study.root), worst)
+    write_json(overlap_file(study.root), sealed(worst))
     return worst

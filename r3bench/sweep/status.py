@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from r3bench.errors import StateError
-from r3bench.files import expect, read_json
+from r3bench.files import expect, read_json, read_line
 from r3bench.lock import holder
 from r3bench.records import RunPaths, read_study
+from r3bench.seals import unsealed
 from r3bench.sweep.attempts import attempts_file
 
 CellState = Literal["finished", "diverged", "running", "interrupted", "failed", "to do", "torn"]
@@ -104,7 +105,7 @@ def _cell(study: Path, cell: dict[str, Any]) -> CellStatus:
 
 def _recorded(paths: RunPaths, about: dict[str, Any]) -> CellStatus:
     try:
-        record = expect(read_json(paths.record), paths.record, train=dict, eval=dict)
+        record = expect(unsealed(read_json(paths.record), paths.record), paths.record, train=dict, eval=dict)
         train = expect(record["train"], paths.record, steps=int, generated_tokens=float, train_seconds=float)
         accuracy = {
             task: float(next(v for k, v in expect(summary, paths.record).items() if k.startswith("avg@")))
@@ -154,8 +155,6 @@ def _planned_steps(paths: RunPaths) -> int | None:
 
 def _last_lines(path: Path) -> list[dict[str, Any]]:
     """The whole JSON lines in the last part of a file."""
-    import json
-
     try:
         with open(path, "rb") as file:
             size = file.seek(0, os.SEEK_END)
@@ -165,11 +164,8 @@ def _last_lines(path: Path) -> list[dict[str, Any]]:
         return []
     found = []
     for line in chunk.split(b"\n"):
-        try:
-            record = json.loads(line)
-        except (ValueError, RecursionError):
-            continue
-        if isinstance(record, dict):
+        record = read_line(line)
+        if record is not None:
             found.append(record)
     return found
 

@@ -1,13 +1,16 @@
-"""Are the answers that a record sums up there? Looks at row counts, not at rows."""
+"""Are the answers that a record sums up there, and what they were? Looks at row counts and digests, not at rows."""
 
 from collections.abc import Iterable
 from pathlib import Path
 
 from r3bench.records import RunPaths, RunRecord
+from r3bench.seals import changed
 
 
 def answered(record: RunRecord, paths: RunPaths, tasks: Iterable[str]) -> bool:
-    """Whether every task has at least as many readable answers stored as its summary is about."""
+    """Whether every task has at least as many readable answers stored as its summary is about, none of them changed."""
+    if any(name.endswith(".parquet") for name in changed(paths.root, record.files)):
+        return False
     for task in tasks:
         summary = record.eval.get(task, {})
         questions, samples = summary.get("questions"), summary.get("samples")
@@ -26,5 +29,5 @@ def rows_of(path: Path) -> int | None:
 
     try:
         return int(pq.read_metadata(path).num_rows)
-    except (pa.ArrowException, OSError):
+    except (pa.ArrowException, OSError, ValueError):
         return None

@@ -8,9 +8,10 @@ from typing import Any, Literal
 from r3bench.config.load import config_hash
 from r3bench.config.strict import plain
 from r3bench.errors import StateError
-from r3bench.files import read_json, write_json
+from r3bench.files import read_json
 from r3bench.lock import holder
-from r3bench.records import STUDY_SCHEMA, RunPaths, RunRecord, check_study, read_record
+from r3bench.records import STUDY_SCHEMA, RunPaths, RunRecord, check_study, read_record, write_study
+from r3bench.seals import sealed
 from r3bench.secrets import masked_values
 from r3bench.sweep.cells import BASE_MODEL, Cell, Duplicate
 from r3bench.sweep.grid import Grid, factors_of
@@ -87,8 +88,8 @@ class Study:
                     "give this version a folder of its own with --study NAME, or move those runs away"
                 )
         description = self.describe()
-        if not self.file.exists() or old != description:
-            write_json(self.file, description, sort_keys=False)
+        if not self.file.exists() or old != sealed(description):
+            write_study(description, self.file)
 
     def state(self, cell: Cell) -> tuple[State, RunRecord | None]:
         """What the run directory says. Unreadable records of a cell nobody works on are set aside first."""

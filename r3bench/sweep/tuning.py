@@ -18,6 +18,7 @@ from r3bench.config.strict import build, plain, spelled_number
 from r3bench.config.trainer_fields import trainer_value
 from r3bench.errors import ConfigError
 from r3bench.files import expect, read_json, write_json
+from r3bench.seals import sealed, unsealed
 from r3bench.sweep.cells import assign
 from r3bench.sweep.cost import is_validation
 from r3bench.sweep.grid import Grid, TuningSection, factors_of
@@ -129,7 +130,7 @@ def tuning_folder(root: Path, cell: str) -> Path:
 
 def winners(root: Path) -> dict[str, dict[str, Any]]:
     """Cell name -> winning settings of the finished searches of a study."""
-    found = {path: read_json(path) for path in sorted(root.glob("tuning/*/tuning.json"))}
+    found = {path: unsealed(read_json(path), path) for path in sorted(root.glob("tuning/*/tuning.json"))}
     return {expect(content, path, cell=str, params=dict)["cell"]: content["params"] for path, content in found.items()}
 
 
@@ -178,7 +179,7 @@ def run_search(work: Mapping[str, Any], steps: Steps | None = None) -> dict[str,
         "best": best["number"] if best else None,
         "params": best["params"] if best else {},
     }
-    write_json(folder / "tuning.json", result)
+    write_json(folder / "tuning.json", sealed(result))
     return result
 
 

@@ -20,12 +20,13 @@ from r3bench.errors import Diverged, R3BenchError, StateError
 from r3bench.evaluation.settings import measured
 from r3bench.files import expect, no_room, read_json, write_json
 from r3bench.lock import exclusive
-from r3bench.records import RunPaths, RunRecord, TrainRecord, read_record, read_train, write_record
+from r3bench.records import RunPaths, RunRecord, TrainRecord, read_record, read_train, write_record, write_train
+from r3bench.seals import unsealed
 from r3bench.serving.training import served
 from r3bench.sweep.attempts import attempt
 from r3bench.sweep.card import write_card
 from r3bench.sweep.cells import BASE_MODEL
-from r3bench.sweep.stored import answered, rows_of
+from r3bench.sweep.stored import answered
 
 
 @dataclass(frozen=True)
@@ -112,9 +113,10 @@ def run_cell(
         steps = steps or real_steps(disk_floor_gb)
         before = _measured_before(paths, factors) if lead() else {}
         if lead():
-            for shard in sorted(paths.evaluation.glob("*/*.parquet")):
-                if rows_of(shard) is None:  # torn from outside: its answers are drawn again
-                    _aside(shard)
+            from r3bench.evaluation.tied import set_aside_spoilt
+
+            for shard, wrong in set_aside_spoilt(paths).items():  # torn from outside: its answers are drawn again
+                print(f"{shard}: set aside, it {wrong}", file=sys.stderr)
             _describe(recipe, paths, steps.environment())
         if factors == BASE_MODEL:
             trained, model = _untrained(), steps.start_model(recipe.model.name, recipe.model.revision)
@@ -137,7 +139,7 @@ def run_cell(
         if lead():
             write_json(paths.config, resolved(recipe))
             write_card(recipe, record, paths)
-            write_record(record, paths)
+            record = write_record(record, paths)
         return record
 
 
@@ -161,12 +163,12 @@ def _cap(recipe: Recipe) -> int:
 
 
 def set_aside_torn(paths: RunPaths) -> list[Path]:
-    """Rename unreadable `run.json` and `train.json` so that they are made again; the new names."""
+    """Rename unreadable and damaged `run.json` and `train.json` so that they are made again; the new names."""
     moved = []
     for path in (paths.record, paths.train):
         if path.exists():
             try:
-                read_json(path)
+                unsealed(read_json(path), path)
             except StateError:
                 moved.append(_aside(path))
     return moved
@@ -214,6 +216,9 @@ def _trained(recipe: Recipe, halvings: int, paths: RunPaths, quiet: bool, steps:
                 f"{paths.root}: trained, but its weights were not kept, so it can't be measured; remove the folder to "
                 "train it again"
             )
+        from r3bench.evaluation.tied import check_weights
+
+        check_weights(paths)
         return record
     check_sources(recipe)
     from safetensors import SafetensorError
@@ -231,7 +236,7 @@ def _trained(recipe: Recipe, halvings: int, paths: RunPaths, quiet: bool, steps:
         raise OSError(errno.ENOSPC, said, str(paths.root)) from error
     record = dataclasses.replace(record, halvings=halvings)
     if lead() and (halvings or not paths.train.exists()):  # the first rank's: it alone knows the seconds
-        write_json(paths.train, dataclasses.asdict(record))
+        record = write_train(record, paths)
     return record
 
 

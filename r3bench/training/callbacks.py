@@ -15,8 +15,12 @@ import torch
 from tqdm import tqdm
 from transformers import TrainerCallback
 
-from r3bench.files import append_jsonl, read_jsonl, write_text
+from r3bench.files import append_jsonl, json_line, read_jsonl, write_bytes
 from r3bench.training import trl_adapter
+
+
+def _number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 class MetricsFile(TrainerCallback):
@@ -28,11 +32,15 @@ class MetricsFile(TrainerCallback):
     def __init__(self, path: Path, resumed_step: int, trainer: Any) -> None:
         self._path = path
         self._trainer = trainer
-        kept = [line for line in read_jsonl(path) if line["step"] <= resumed_step]
+        torn: list[int] = []
+        lines = read_jsonl(path, torn)
+        ours = [line for line in lines if _number(line.get("step")) and _number(line.get("elapsed"))]
+        lost = len(torn) + len(lines) - len(ours)
+        if lost:
+            print(f"{path}: {lost} lines left out, torn, damaged, or without a step and its seconds", file=sys.stderr)
+        kept = [line for line in ours if line["step"] <= resumed_step]
         if path.exists():
-            import json
-
-            write_text(path, "".join(json.dumps(line) + "\n" for line in kept))
+            write_bytes(path, b"".join(map(json_line, kept)))
         self._before = float(kept[-1]["elapsed"]) if kept else 0.0
         self._start = time.monotonic()
 

@@ -1,6 +1,5 @@
 """One training run in a run directory: build, resume, train, save. Evaluation is the caller's."""
 
-import dataclasses
 import math
 import os
 import shutil
@@ -17,9 +16,9 @@ from transformers.utils import logging as transformers_logging
 from r3bench.config.sections import ModelSection, Recipe
 from r3bench.config.strict import plain
 from r3bench.errors import ConfigError, Diverged, Interrupted
-from r3bench.files import append_jsonl, read_jsonl, sync_directory, write_json
+from r3bench.files import append_jsonl, read_jsonl, sync_directory
 from r3bench.grading import Grader
-from r3bench.records import RunPaths, TrainRecord, read_train
+from r3bench.records import RunPaths, TrainRecord, read_train, write_train
 from r3bench.training import checkpoint, trl_adapter
 from r3bench.training.args import R3Config
 from r3bench.training.budget import StopAtTokens
@@ -232,10 +231,10 @@ def _run(trainer: R3Trainer, recipe: Recipe, paths: RunPaths, quiet: bool, disk_
         processes=trainer.accelerator.num_processes,
         evidence=trainer.evidence,
         acted={component.name: component.acted(trainer.evidence) for component in trainer.components},
-        notes=[str(line["note"]) for line in read_jsonl(_notes(paths))],
+        notes=[str(line["note"]) for line in read_jsonl(_notes(paths)) if "note" in line],
     )
     if lead:
-        write_json(paths.train, dataclasses.asdict(record))
+        record = write_train(record, paths)
     trainer.accelerator.wait_for_everyone()
     return record
 

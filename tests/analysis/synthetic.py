@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from r3bench.records import RunPaths, RunRecord, TrainRecord, write_record
+from r3bench.records import RunPaths, RunRecord, TrainRecord, read_record, write_record, write_study
 
 
 @dataclass(frozen=True)
@@ -101,8 +101,13 @@ def make_study(root: Path, spec: Spec | None = None, seed: int = 0) -> Path:
             _write_metrics(paths, logit, rng)
         write_record(record, paths)
     grid = {"name": root.name, "factors": spec.factors, "seeds": list(spec.seeds), "analysis": spec.analysis}
-    (root / "study.json").write_text(json.dumps({"schema": 1, "grid": grid, "cells": listed, "duplicates": []}))
+    write_study({"schema": 2, "grid": grid, "cells": listed, "duplicates": []}, root / "study.json")
     return root
+
+
+def record_again(run: Path) -> None:
+    """Make a run's record of the files that are there now, as whoever edits them on purpose could."""
+    write_record(read_record(RunPaths(run)), RunPaths(run))
 
 
 def _write_answers(folder: Path, p: np.ndarray, spec: Spec, rng: np.random.Generator) -> None:

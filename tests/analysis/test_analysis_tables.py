@@ -8,7 +8,7 @@ import subprocess
 import sys
 
 import pytest
-from synthetic import Spec, make_study
+from synthetic import Spec, make_study, record_again
 
 from r3bench.analysis import load_study, render_tables, trace, write_tables
 from r3bench.analysis.cells import best_cells, cell_rows
@@ -19,6 +19,7 @@ from r3bench.analysis.render import latex_text, plain, to_csv, to_html, to_latex
 from r3bench.analysis.reported_rows import reported, reported_table, scores, sources
 from r3bench.analysis.tables import by_benchmark_table, cell_frame, study_tables
 from r3bench.errors import ConfigError, StateError
+from r3bench.records import write_study
 
 HOSTILE = (
     '*<script>alert(1)</script> \\input{/etc/passwd} $x^2_3 & 50% #~ | `*_[a](b) "q" -- {x}\u202e\u0007\n\\end{table}'
@@ -135,6 +136,7 @@ def test_runs_measured_in_different_ways_are_called_out(tmp_path):
     for shard in root.glob("replay-s0-*/eval/embedded/*.parquet"):
         table = pq.read_table(shard)
         pq.write_table(table.replace_schema_metadata({b"r3bench": b'{"temperature": 0.6, "model": "b"}'}), shard)
+        record_again(shard.parents[2])
     assert any("measured with different temperature (0.6, 1.0)" in n for n in load_study(root).notes)
     assert "different temperature" in render_tables(root)
 
@@ -144,6 +146,7 @@ def test_an_answer_in_two_shards_counts_once(tmp_path):
     before = load_study(root).benchmarks["embedded"]
     for shard in list(root.glob("*/eval/embedded/*.parquet")):
         shutil.copy(shard, shard.with_name(f"z-{shard.name}"))
+        record_again(shard.parents[2])
     after = load_study(root).benchmarks["embedded"]
     assert after.samples.tolist() == before.samples.tolist() and after.correct.tolist() == before.correct.tolist()
     assert after.tokens.tolist() == before.tokens.tolist()
@@ -155,6 +158,7 @@ def test_partly_measured_run_is_named_and_left_out(tmp_path):
     root = make_study(tmp_path / "s", Spec(seeds=(0, 1)))
     for shard in (root / "replay-s0-000000000003" / "eval" / "embedded").glob("*.parquet"):
         pq.write_table(pq.read_table(shard).slice(0, 30), shard)
+    record_again(root / "replay-s0-000000000003")
     results = load_study(root)
     assert any("replay-s0-000000000003: answers to 30 of 40 questions of embedded" in n for n in results.notes)
     found, notes = effects(results, draws=0)
@@ -175,7 +179,7 @@ def test_declared_section_is_read_and_checked(tmp_path):
     ]:
         spec = json.loads((root / "study.json").read_text())
         spec["grid"]["analysis"] = values
-        (root / "study.json").write_text(json.dumps(spec))
+        write_study(spec, root / "study.json")
         with pytest.raises(ConfigError) as error:
             load_study(root)
         assert message in str(error.value) and "study.json" in str(error.value)

@@ -11,11 +11,13 @@ ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = {"r3bench": ROOT / "r3bench", "r3bench.components": ROOT / "components", "r3bench.evals": ROOT / "evals"}
 
 # area -> what of r3bench it may import; `None`: anything. An area is a package below r3bench or a module beside them.
-BASE = {"errors", "files", "records", "devices", "lock", "secrets", "installation"}
+BASE = {"devices", "errors", "files", "installation", "lock", "record_types", "records", "seals", "secrets"}
 ALLOWED: dict[str, set[str] | None] = {
     "errors": set(),
     "files": BASE,
     "records": BASE,
+    "record_types": BASE,
+    "seals": BASE,
     "devices": set(),
     "lock": {"errors", "files"},
     "secrets": set(),

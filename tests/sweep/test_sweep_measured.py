@@ -10,6 +10,7 @@ from r3bench.errors import Diverged, StateError
 from r3bench.evaluation.settings import KEY, measured, settings
 from r3bench.files import read_json, read_jsonl, write_json
 from r3bench.records import RunPaths, read_record, write_record
+from r3bench.seals import sealed
 from r3bench.sweep.cells import BASE_MODEL
 from r3bench.sweep.worker import finished, run_cell
 
@@ -102,7 +103,7 @@ def test_halvings_are_in_the_record_and_may_be_absent(home, cell):
     assert read_json(paths.train)["halvings"] == 2
     values = read_json(paths.record)
     del values["train"]["halvings"]
-    write_json(paths.record, values)
+    write_json(paths.record, sealed(values))
     assert read_record(paths).train.halvings == 0
 
 

@@ -3,6 +3,7 @@
 import json
 
 from r3bench.analysis.study import _overlap_notes
+from r3bench.seals import unsealed
 from r3bench.sweep.ablate import open_study
 from r3bench.sweep.overlap import note_overlap
 
@@ -24,4 +25,4 @@ def test_copies_are_counted_and_noted(tmp_path, monkeypatch):
     assert found["embedded"]["questions"] == 400
     assert found["embedded"]["exact"] == 1
     assert _overlap_notes(study.root)[0].startswith("training questions found in embedded: 1 word for word")
-    assert json.loads((study.root / "overlap.json").read_text()) == found
+    assert unsealed(json.loads((study.root / "overlap.json").read_text()), "overlap.json") == found

@@ -9,6 +9,7 @@ from toy import run_toy
 from r3bench.errors import StateError
 from r3bench.files import append_jsonl, read_json, write_json
 from r3bench.lock import exclusive
+from r3bench.seals import sealed
 from r3bench.sweep.ablate import ablate, open_study
 from r3bench.sweep.attempts import Failure, give_up, note, note_failure
 from r3bench.sweep.grid import parse_grid
@@ -30,7 +31,7 @@ def test_every_state(home, grid_values):
     (roots["replay", 0] / "run.json").write_text("{")  # torn
     diverged = read_json(roots["replay+bonus", 0] / "run.json")
     diverged["train"] |= {"outcome": "diverged", "reason": "loss is nan"}
-    write_json(roots["replay+bonus", 0] / "run.json", {**diverged, "eval": {}})
+    write_json(roots["replay+bonus", 0] / "run.json", sealed({**diverged, "eval": {}}))
     note(roots["replay", 1], "start")
     (roots["replay", 1] / "metrics.jsonl").unlink()
     for step in (1, 5):

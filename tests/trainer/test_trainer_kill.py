@@ -9,7 +9,7 @@ from pathlib import Path
 from safetensors.torch import load_file
 
 HERE = Path(__file__).parent
-TIMINGS = ("elapsed", "step_time")
+TIMINGS = ("elapsed", "step_time", "crc32")  # and the line's checksum, which is over them too
 
 
 def lines(folder):

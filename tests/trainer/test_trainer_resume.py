@@ -8,6 +8,7 @@ import torch
 from trainer_tools import Recorder, arguments, losses, questions
 
 from r3bench import R3Trainer
+from r3bench.files import append_jsonl, read_jsonl
 from r3bench.training import checkpoint
 
 STEPS = 8  # of 3 per epoch: resumes fall into the first, second and third epoch
@@ -109,3 +110,15 @@ def test_what_was_just_saved_stays_beside_an_older_runs_higher_steps(tiny_model,
     build(tiny_model, tmp_path, {"max_steps": 2, "save_steps": 2, "save_total_limit": 2}).train()
     assert checkpoint.is_complete(tmp_path / "checkpoint-2")
     assert sorted(path.name for path in tmp_path.glob("checkpoint-*")) == ["checkpoint-100", "checkpoint-2"]
+
+
+def test_a_log_line_without_a_step_does_not_stop_a_run(tmp_path, capsys):
+    from r3bench.training.callbacks import MetricsFile
+
+    path = tmp_path / "metrics.jsonl"
+    append_jsonl(path, {"step": 1, "elapsed": 2.0})
+    with open(path, "a") as file:
+        file.write('{"loss": 1}\n{"step": "x", "elapsed": 1}\n[]\n{"step": 2')
+    metrics = MetricsFile(path, 5, None)
+    assert metrics.elapsed >= 2.0 and read_jsonl(path) == [{"step": 1, "elapsed": 2.0}]
+    assert f"{path}: 4 lines left out" in capsys.readouterr().err
