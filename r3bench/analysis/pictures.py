@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from r3bench.analysis import plots
-from r3bench.analysis.cells import CellRow
+from r3bench.analysis.cells import BASE_LABEL, CellRow
 from r3bench.analysis.curves import cell_curves, curve_notes
 from r3bench.analysis.effects import Effect
 from r3bench.analysis.lattice import contrasts
@@ -19,15 +19,31 @@ def pictures_of(
 ) -> list[plots.Picture | None]:
     curves = cell_curves(results)
     notes = curve_notes(results, curves) if curves else []
+    confidence = results.declared.confidence
+    runs = run_accuracies(results, headline)
+    orthogonal = orthogonal_contrasts(results, headline)
     return [
-        plots.forest(top, results.declared.margin),
-        plots.heat_map(top),
-        plots.learning_curves(curves, "tokens", notes),
-        plots.learning_curves(curves, "seconds", notes),
-        plots.accuracy_and_length(cells),
+        plots.forest(top, results.declared.margin, confidence),
+        plots.heat_map(top, 1 - confidence),
+        plots.accuracies(cells, runs, confidence),
+        plots.learning_curves(curves, "tokens", notes, confidence),
+        plots.learning_curves(curves, "seconds", notes, confidence),
+        plots.accuracy_and_length(cells, runs, confidence),
         plots.question_differences(question_contrasts(results, headline)),
-        plots.half_normal(orthogonal_contrasts(results, headline)),
+        plots.half_normal({":".join(t): v for t, v in orthogonal.items()}, {":".join(t): len(t) for t in orthogonal}),
     ]
+
+
+def run_accuracies(results: Results, headline: str) -> dict[str, list[float]]:
+    """Cell label -> accuracy of each of its runs, as analysed, and of the untrained model."""
+    data = prepare(results, headline, benchmark_sets(results)[headline], base_alone=True)
+    found: dict[str, list[float]] = {}
+    if data is None:
+        return found
+    means = sum(y.mean(axis=1) for y in data.scores) / len(data.scores)
+    for mean, cell in zip(means.tolist(), data.cell_of.tolist(), strict=True):
+        found.setdefault(BASE_LABEL if cell < 0 else results.label(data.cells[cell]), []).append(mean)
+    return found
 
 
 def question_contrasts(results: Results, headline: str) -> dict[str, np.ndarray]:
@@ -44,8 +60,12 @@ def question_contrasts(results: Results, headline: str) -> dict[str, np.ndarray]
     return {c.term: joined[i] for i, c in enumerate(main)}
 
 
-def orthogonal_contrasts(results: Results, headline: str) -> dict[str, float]:
-    """All 2^m - 1 effects of a complete two-level grid, in main-effect scaling; empty for any other grid."""
+def orthogonal_contrasts(results: Results, headline: str) -> dict[tuple[str, ...], float]:
+    """All 2^m - 1 effects of a complete two-level grid, in main-effect scaling: factors -> size.
+
+    In this scaling all have the same noise; an effect of k factors is 2^(k-1) times as large in tables. Empty for any
+    other grid.
+    """
     data = prepare(results, headline, benchmark_sets(results)[headline])
     if data is None:
         return {}
@@ -58,5 +78,5 @@ def orthogonal_contrasts(results: Results, headline: str) -> dict[str, float]:
     found = {}
     for order in range(1, len(factors) + 1):
         for chosen in itertools.combinations(factors, order):
-            found[":".join(chosen)] = float(np.prod([signs[f] for f in chosen], axis=0) @ means / (len(means) / 2))
+            found[chosen] = float(np.prod([signs[f] for f in chosen], axis=0) @ means / (len(means) / 2))
     return found

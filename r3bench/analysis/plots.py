@@ -71,7 +71,7 @@ class Picture:
         return paths
 
 
-def forest(found: Sequence[Effect], margin: float) -> Picture | None:
+def forest(found: Sequence[Effect], margin: float, confidence: float = 0.95) -> Picture | None:
     """Effects with both intervals: thick on these questions, thin on questions like these."""
     rows = [e for kind in KINDS for e in found if e.kind == kind]
     if not rows:
@@ -96,13 +96,17 @@ def forest(found: Sequence[Effect], margin: float) -> Picture | None:
         return figure
 
     words = "; ".join(f"{n} {100 * e.estimate:+.1f}" for n, e in zip(names, rows, strict=True))
-    caption = ("Effects. Thin line: interval on questions like these; thick: on these questions; grey band: within the "
-               "equivalence margin.")  # fmt: skip
+    caption = "Effects."
+    if any(e.like_these.low is not None for e in rows):
+        caption += f" Thin line: {100 * confidence:g} % interval on questions like these."
+    if any(e.these.low is not None for e in rows):
+        caption += f" Thick: {100 * confidence:g} % interval on exactly these questions."
+    caption += f" Grey band: the equivalence margin, +-{100 * margin:.1f} points."
     return Picture("effects", caption, f"Forest plot of effects in points: {words}.", draw)
 
 
-def heat_map(found: Sequence[Effect]) -> Picture | None:
-    """Two-way interactions as a coloured, labelled matrix."""
+def heat_map(found: Sequence[Effect], alpha: float = 0.05) -> Picture | None:
+    """Two-way interactions as a coloured, labelled matrix; starred where the adjusted p is below `alpha`."""
     pairs = [e for e in found if e.kind == "interaction"]
     names = list(dict.fromkeys(t for e in pairs for t in e.parts))
     if not pairs:
@@ -111,7 +115,7 @@ def heat_map(found: Sequence[Effect]) -> Picture | None:
     for effect in pairs:
         i, j = (names.index(t) for t in effect.parts)
         matrix[max(i, j), min(i, j)] = 100 * effect.estimate
-    starred = {frozenset(e.parts) for e in pairs if e.p_adjusted is not None and e.p_adjusted < 0.05}
+    starred = {frozenset(e.parts) for e in pairs if e.p_adjusted is not None and e.p_adjusted < alpha}
 
     def draw() -> Figure:
         size = 2.2 + 0.75 * len(names)
@@ -132,15 +136,18 @@ def heat_map(found: Sequence[Effect]) -> Picture | None:
         return figure
 
     words = "; ".join(f"{e.term} {100 * e.estimate:+.1f}" for e in pairs)
-    caption = "Two-way interactions: by how much one factor's effect changes when the other is on. * adjusted p < 0.05."
+    caption = "Two-way interactions: by how much one factor's effect changes when the other is at the named level."
+    caption += f" * adjusted p < {alpha:.2g}." if starred else f" No adjusted p is below {alpha:.2g}."
     return Picture("interactions", caption, f"Heat map of two-way interactions in points: {words}.", draw)
 
 
-def learning_curves(curves: Mapping[str, Sequence[RunCurve]], axis: Axis, notes: Sequence[str] = ()) -> Picture | None:
-    """Mean training accuracy per cell with a band over seeds; `notes` end the caption."""
+def learning_curves(
+    curves: Mapping[str, Sequence[RunCurve]], axis: Axis, notes: Sequence[str] = (), confidence: float = 0.95
+) -> Picture | None:
+    """Mean training accuracy per cell with a band over seeds and a faint line per run; `notes` end the caption."""
     if not curves:
         return None
-    bands = [band(label, runs, axis) for label, runs in curves.items()]
+    bands = [band(label, runs, axis, confidence) for label, runs in curves.items()]
     unit = {"tokens": "generated tokens", "seconds": "device seconds", "steps": "optimiser steps"}[axis]
     measure = next(iter(curves.values()))[0].measure
 
@@ -151,6 +158,8 @@ def learning_curves(curves: Mapping[str, Sequence[RunCurve]], axis: Axis, notes:
             colour, dash = COLOURS[i % len(COLOURS)], DASHES[i // len(COLOURS) % len(DASHES)]
             axes.plot(one.x, one.mean, dash, color=colour, label=plain(one.label, 40),
                       marker=MARKERS[i % len(MARKERS)], markevery=(3 * i % 15, 15), markersize=4)  # fmt: skip
+            for run in curves[one.label] if one.runs > 1 else ():
+                axes.plot(getattr(run, axis), run.accuracy, color=colour, alpha=0.35, linewidth=0.5)
             if one.runs > 1:
                 axes.fill_between(one.x, one.low, one.high, color=colour, alpha=0.15, linewidth=0)
         axes.set_xlabel(unit)
@@ -159,13 +168,48 @@ def learning_curves(curves: Mapping[str, Sequence[RunCurve]], axis: Axis, notes:
         return figure
 
     words = "; ".join(f"{b.label} ends at {b.mean[-1]:.2f}" for b in bands)
-    caption = f"Learning curves against {unit}; bands are 95 % intervals over seeds where there are several."
+    caption = f"Learning curves against {unit}"
+    if any(b.runs > 1 for b in bands):
+        caption += f"; bands are pointwise {100 * confidence:g} % intervals over seeds, thin lines single runs"
+    caption += "."
     caption += "".join(f" {note[0].upper()}{note[1:]}." for note in notes)
     return Picture(f"curves-{axis}", caption, f"Training accuracy against {unit}: {words}.", draw)
 
 
-def accuracy_and_length(rows: Sequence[CellRow]) -> Picture | None:
-    """Accuracy against response length, one point per cell."""
+def accuracies(rows: Sequence[CellRow], runs: Mapping[str, Sequence[float]], confidence: float) -> Picture | None:
+    """Accuracy of every cell with its interval, and a dot per run. runs: label -> accuracy of each of its runs."""
+    shown = [r for r in rows if r.accuracy is not None]
+    if not shown:
+        return None
+
+    def draw() -> Figure:
+        figure = Figure(figsize=(6.4, 0.9 + 0.26 * len(shown)))
+        axes = figure.subplots()
+        for y, row in enumerate(shown):
+            assert row.accuracy is not None
+            colour, part = COLOURS[6 if row.base else 0], row.accuracy.like_these
+            if part.low is not None and part.high is not None:
+                axes.plot([100 * part.low, 100 * part.high], [y, y], color=colour, linewidth=1.2)
+            dots = [100 * v for v in runs.get(row.label, ())]
+            axes.plot(dots, [y] * len(dots), ".", color=colour, markersize=5, alpha=0.6)
+            axes.plot(100 * row.accuracy.value, y, "|", color=colour, markersize=11, markeredgewidth=2)
+        axes.set_yticks(range(len(shown)), [plain(r.label, 40) for r in shown])
+        axes.invert_yaxis()
+        axes.set_xlabel("accuracy, points")
+        return figure
+
+    each = {r.label: ", ".join(f"{100 * v:.1f}" for v in runs.get(r.label, ())) or "-" for r in shown}
+    words = "; ".join(f"{r.label} {100 * r.accuracy.value:.1f}, runs {each[r.label]}" for r in shown if r.accuracy)
+    caption = "Accuracy of every cell. Bar: mean over runs; each dot: one run"
+    if any(r.accuracy and r.accuracy.like_these.low is not None for r in shown):
+        caption += f"; line: {100 * confidence:g} % interval of the mean on questions like these"
+    return Picture("accuracy", f"{caption}.", f"Accuracy in points: {words}.", draw)
+
+
+def accuracy_and_length(
+    rows: Sequence[CellRow], runs: Mapping[str, Sequence[float]], confidence: float
+) -> Picture | None:
+    """Accuracy against response length, one point per cell and a dot per run. runs: see `accuracies`."""
     shown = [r for r in rows if r.accuracy is not None and r.tokens is not None]
     if len(shown) < 2:
         return None
@@ -178,6 +222,8 @@ def accuracy_and_length(rows: Sequence[CellRow]) -> Picture | None:
             part, y = row.accuracy.like_these, 100 * row.accuracy.value
             known = part.low is not None and part.high is not None
             error = [[y - 100 * (part.low or 0.0)], [100 * (part.high or 0.0) - y]] if known else None
+            dots = [100 * v for v in runs.get(row.label, ())]
+            axes.plot([row.tokens] * len(dots), dots, ".", color=COLOURS[i % len(COLOURS)], markersize=4, alpha=0.5)
             axes.errorbar(row.tokens, y, yerror(error), fmt=MARKERS[i % len(MARKERS)], color=COLOURS[i % len(COLOURS)],
                           label=plain(row.label, 40), elinewidth=1, markersize=6,
                           markerfacecolor="none" if i >= len(COLOURS) else None)  # fmt: skip
@@ -187,8 +233,33 @@ def accuracy_and_length(rows: Sequence[CellRow]) -> Picture | None:
         return figure
 
     words = "; ".join(f"{r.label} {100 * r.accuracy.value:.1f} at {r.tokens:.0f} tokens" for r in shown if r.accuracy)
-    caption = "Accuracy against response length. The two are confounded: longer answers are more often wrong."
+    caption = "Accuracy against response length, one mark per cell and a dot per run at its cell's length."
+    caption += _along_length([r for r in shown if not r.base], 1 - confidence)
     return Picture("length", caption, f"Accuracy against response length: {words}.", draw)
+
+
+def _along_length(rows: Sequence[CellRow], alpha: float) -> str:
+    """How accuracy goes with length over these cells, if there are enough of them to say so (Spearman's rho)."""
+    from scipy import special
+
+    x = np.array([r.tokens for r in rows], float)
+    y = np.array([r.accuracy.value for r in rows if r.accuracy is not None])
+    if len(x) < 5 or np.ptp(x) == 0 or np.ptp(y) == 0:
+        return ""
+    rho = float(np.corrcoef(_ranks(x), _ranks(y))[0, 1])
+    df = len(x) - 2
+    clear = abs(rho) > 1 - 1e-12 or 2 * special.stdtr(df, -abs(rho) * (df / (1 - rho**2)) ** 0.5) < alpha
+    if not clear:
+        return f" Over the {len(x)} trained cells, length and accuracy don't clearly go together (rank rho {rho:+.2f})."
+    return (
+        f" Over the {len(x)} trained cells, those with longer answers are {'more' if rho > 0 else 'less'} accurate "
+        f"(rank rho {rho:+.2f}); that is no effect of length."
+    )
+
+
+def _ranks(values: np.ndarray) -> np.ndarray:
+    """Ranks from 1, ties at their mean. values: (N,)."""
+    return np.array([(values < v).sum() + ((values == v).sum() + 1) / 2 for v in values])
 
 
 def yerror(error: list[list[float]] | None) -> Any:
@@ -218,8 +289,13 @@ def question_differences(contrasts: Mapping[str, np.ndarray]) -> Picture | None:
     return Picture("questions", caption, f"Per-question effects: {words}.", draw)
 
 
-def half_normal(contrasts: Mapping[str, float]) -> Picture | None:
-    """All orthogonal effects of a two-level grid against half-normal quantiles: noise lies on a line."""
+def half_normal(contrasts: Mapping[str, float], orders: Mapping[str, int]) -> Picture | None:
+    """All orthogonal effects of a two-level grid against half-normal quantiles: noise lies on a line.
+
+    Args:
+        contrasts: term -> its size in the scaling of main effects, in which all have the same noise.
+        orders: term -> how many factors it is of: of k, the size as tables call it is 2^(k-1) times that.
+    """
     if len(contrasts) < 7:
         return None
     order = sorted(contrasts, key=lambda t: abs(contrasts[t]))
@@ -239,9 +315,14 @@ def half_normal(contrasts: Mapping[str, float]) -> Picture | None:
             spot: dict[str, Any] = {"xytext": (-4, 4), "textcoords": "offset points", "ha": "right", "fontsize": 8}
             axes.annotate(plain(order[i], 40), (at[i], values[i]), **spot)
         axes.set_xlabel("half-normal quantile")
-        axes.set_ylabel("absolute effect, points")
+        axes.set_ylabel("absolute effect in the scaling of main effects, points")
         return figure
 
-    largest = ", ".join(f"{t} {100 * contrasts[t]:+.1f}" for t in order[:-6:-1])
-    caption = "Half-normal plot of all effects: those above the line stand out from the noise."
-    return Picture("half-normal", caption, f"Half-normal plot; the largest effects in points: {largest}.", draw)
+    largest = ", ".join(f"{t} {100 * contrasts[t] * 2 ** (orders[t] - 1):+.1f}" for t in order[:-6:-1])
+    caption = (
+        "Half-normal plot of all effects, in the scaling of main effects, so that all have the same noise: an "
+        "interaction of two factors stands at half of its size in the tables, one of three at a quarter. Noise alone "
+        "lies along a line; the dashed one goes through the effect in the middle. A picture, no test."
+    )
+    words = f"Half-normal plot; the largest effects in points, as tables size them: {largest}."
+    return Picture("half-normal", caption, words, draw)

@@ -56,7 +56,7 @@ def test_it_is_valid_html_with_unique_ids(text):
     anchors = [e.get("href") for e in tree.iter("a")]
     assert anchors and all(a.startswith("#") and a[1:] in ids for a in anchors)
     figures = list(tree.iter("figure"))
-    assert len(figures) == 7
+    assert len(figures) == 8
     assert all(f.get("role") == "img" and len(f.get("aria-label")) > 40 for f in figures)
     assert all(t.find("caption") is not None for t in tree.iter("table"))
 
@@ -86,7 +86,16 @@ def test_it_answers_with_the_numbers_of_the_analysis(hostile_study, text):
 
 def test_figures_are_saved_as_pdf_and_png(report):
     names = sorted(p.name for p in (report.parent / "figures").iterdir())
-    stems = {"curves-seconds", "curves-tokens", "effects", "half-normal", "interactions", "length", "questions"}
+    stems = {
+        "accuracy",
+        "curves-seconds",
+        "curves-tokens",
+        "effects",
+        "half-normal",
+        "interactions",
+        "length",
+        "questions",
+    }
     assert names == sorted(f"{s}.{x}" for s in stems for x in ("pdf", "png"))
     assert (report.parent / "figures" / "effects.pdf").read_bytes().startswith(b"%PDF")
     assert (report.parent / "figures" / "effects.png").read_bytes().startswith(b"\x89PNG")
