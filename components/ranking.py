@@ -294,7 +294,8 @@ class Ranking(Component):
         else:
             tokens = [group.completion_ids[place] for place in places]
             settled = by_context([entropies[group.rows[place]] for place in places], tokens)
-            figures = np.array([peak_and_global(row[group.prefix :], config.peak_fraction) for row in settled])
+            own = [row[group.written(place)] for row, place in zip(settled, places, strict=True)]
+            figures = np.array([peak_and_global(row, config.peak_fraction) for row in own])
             scores = domination_scores(figures[:, 0], figures[:, 1])
             self.count("dominations", int(scores.sum()))
             self.count("groups_without_domination", int(not scores.any()))

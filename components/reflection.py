@@ -132,6 +132,7 @@ class Reflection(Component):
     name = "reflection"
     Config = ReflectionConfig
     uses_history = True
+    rewrites_prompts = True
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "other": {"source": "other"},  # control: the wrong answer belongs to another question
         "answer": {"context": "answer"},
@@ -258,8 +259,12 @@ class Reflection(Component):
         if isinstance(prompt, str):
             return fill_template(self._template, prompt, attempt)
         messages = [dict(message) for message in prompt]
-        last = max(place for place, message in enumerate(messages) if message["role"] == "user")
-        messages[last]["content"] = fill_template(self._template, messages[last]["content"], attempt)
+        asked = [place for place, message in enumerate(messages) if message["role"] == "user"]
+        last = asked[-1] if asked else len(messages) - 1
+        content = messages[last]["content"]
+        if not isinstance(content, str):  # blocks; those with images are refused
+            content = "".join(block.get("text") or "" for block in content)
+        messages[last]["content"] = fill_template(self._template, content, attempt)
         return messages
 
     def mix(self, step: Step) -> list[Mixture]:

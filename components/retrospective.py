@@ -121,6 +121,7 @@ class Retrospective(Component):
     name = "retrospective"
     Config = RetrospectiveConfig
     observes_tokens = True
+    gives_prefixes = True
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "monte_carlo": {"value": "monte_carlo"},  # critic-free
         "random": {"value": "random"},  # control: random cuts, random states
@@ -342,12 +343,14 @@ class Retrospective(Component):
             elif self.config.cuts == "entropy":
                 highest = np.argsort(-group.entropies[place], kind="stable")[: 2 * self.config.max_cuts]
                 breaks = highest.tolist()
-            found.append(self._cut_points(text, ends, breaks))
+            foreign = np.flatnonzero(~group.masks[place]) if group.masks else np.zeros(0, int)
+            turn = int(foreign[0]) if len(foreign) else len(ends)  # a cut lies in the first turn, before its end
+            found.append(self._cut_points(text, ends, breaks, before=turn if len(foreign) else turn + 1))
         return found
 
-    def _cut_points(self, text: str, ends: np.ndarray, breaks: Sequence[int]) -> list[int]:
+    def _cut_points(self, text: str, ends: np.ndarray, breaks: Sequence[int], before: int | None = None) -> list[int]:
         answer = text.find("\\boxed")
-        before = len(ends) if answer < 0 else int(np.searchsorted(ends, answer, "right")) + 1
+        boxed = len(ends) if answer < 0 else int(np.searchsorted(ends, answer, "right")) + 1
         # A solution of the data may be longer than any answer can be: a prefix leaves room for the rest.
         room = math.floor(self.config.max_fraction * self.facts.max_completion_length)
         return cut_points(
@@ -356,7 +359,7 @@ class Retrospective(Component):
             spacing=self.config.spacing,
             max_fraction=self.config.max_fraction,
             max_cuts=self.config.max_cuts,
-            before=min(before, room + 1),
+            before=min(boxed, room + 1, len(ends) if before is None else before),
         )
 
     def _canonical(self, group: Group, step: Step) -> None:

@@ -49,11 +49,13 @@ class Summary(NamedTuple):
     provenance: Provenance  # how its prompt was made
     correct: bool  # verdict of the task reward
     truncated: bool  # hit the length cap
-    length: int  # completion tokens
+    length: int  # completion tokens, a tool's or environment's left out
     reward: float  # total reward it got, components' columns included
     task_reward: float  # reward without the components' columns
     entropy_mean: float  # mean token entropy, NaN if never measured
     entropy_peak: float  # mean entropy of its top 20 % tokens, NaN if never measured
+    tokens: int = 0  # completion tokens with a tool's or environment's; 0: as many as `length`
+    asked: int = 0  # checksum of the prompt's tokens where an environment or rollout_func makes them, else 0
 
 
 class Trajectory(NamedTuple):
@@ -63,6 +65,7 @@ class Trajectory(NamedTuple):
     completion_ids: np.ndarray  # (T,) int32
     logprobs: np.ndarray  # (T,) float32, behaviour policy, at sampling temperature; NaN where unknown
     prefix: int = 0  # leading tokens that were given, not sampled (continuations)
+    mask: np.ndarray | None = None  # (T,) bool, False for a tool's or environment's tokens; None: there are none
 
 
 class History(Protocol):
@@ -90,12 +93,16 @@ class Group:
     columns: Mapping[str, Any] = field(default_factory=dict)  # the question's data set row
     correct: np.ndarray = field(default_factory=lambda: np.zeros(0, bool))  # (G,) from `score` on; False if unjudged
     truncated: np.ndarray = field(default_factory=lambda: np.zeros(0, bool))  # (G,) from `score` on
-    lengths: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))  # (G,) tokens, from `score` on
+    lengths: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))  # (G,) tokens, from `score` on; a
+    # tool's or environment's left out
     rewards: np.ndarray = field(default_factory=lambda: np.zeros(0))  # (G,) total reward; task part only in `score`
     task_rewards: np.ndarray = field(default_factory=lambda: np.zeros(0))  # (G,) without the components' columns
     # (both NaN where every reward function abstained)
     completion_ids: list[np.ndarray] = field(default_factory=list)  # G arrays (T,), in `probe` and `observe`
     # (in `score` only those of the rows whose entropies were asked for, the others empty)
+    masks: list[np.ndarray] = field(default_factory=list)  # G arrays (T,) bool, False for a tool's or environment's
+    # tokens, where `completion_ids` are; empty: there are none
+    asked: list[int] = field(default_factory=list)  # G checksums of the prompt's tokens where those may differ
     logprobs: list[np.ndarray] = field(default_factory=list)  # G arrays (T,), in `observe`
     entropies: list[np.ndarray] = field(default_factory=list)  # G arrays (T,), in `observe`
     hidden: dict[int, np.ndarray] = field(default_factory=dict)  # place 0..G-1 -> (n, H) float32, in `observe`
@@ -107,6 +114,12 @@ class Group:
     def __post_init__(self) -> None:
         if len(self.judged) != len(self.correct):
             self.judged = np.ones(len(self.correct), bool)
+
+    def written(self, place: int) -> np.ndarray:
+        """(T,) bool: the tokens of a row that the policy wrote, neither given nor a tool's or environment's."""
+        mask = self.masks[place].copy() if self.masks else np.ones(len(self.completion_ids[place]), bool)
+        mask[: self.prefix] = False
+        return mask
 
     @property
     def wrong(self) -> np.ndarray:
@@ -203,6 +216,8 @@ class Component:
     probes_hidden: bool = False  # `probe` is asked and `observe` gets hidden states
     entropy_temperature: float | None = None  # of the entropies `score` gets; None: the sampling temperature
     resamples: bool = False  # `keep` is asked
+    rewrites_prompts: bool = False  # `plan` gives prompts of its own
+    gives_prefixes: bool = False  # `plan` gives first tokens of answers
 
     def __init__(self, config: Any, facts: Facts) -> None:
         self.config = config

@@ -1,5 +1,6 @@
 """Which rows are right: a threshold on named reward functions, never the spread of the total."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -50,6 +51,15 @@ class CorrectnessRule:
     def lowest_total(self, columns: Sequence[int], weights: Sequence[float]) -> float:
         """Smallest total a right row can get from these columns: the threshold times their smallest weight."""
         return self.threshold * min((weights[place] for place in columns), default=1.0)
+
+    def lowest_known(self, names: Sequence[str], weights: Sequence[float] | None) -> float:
+        """`lowest_total` from the functions alone, before all columns are known; infinite where that isn't enough."""
+        try:
+            columns = self.columns(names)
+        except ConfigError:
+            return math.inf
+        fits = weights is None or len(weights) == len(names)
+        return self.lowest_total(columns, weights or [1.0] * len(names)) if columns and fits else math.inf
 
     def verdicts(self, rewards: torch.Tensor, columns: Sequence[int]) -> tuple[torch.Tensor, torch.Tensor]:
         """(correct, judged), two (N,) bool tensors, from the rewards (N, F), NaN where a function abstained."""

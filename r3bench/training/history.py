@@ -63,7 +63,7 @@ class TrajectoryHistory:
 
     def _add(self, trajectory: Trajectory) -> None:
         summary = trajectory.summary
-        self._index.add(summary.question, summary.length, summary.step)
+        self._index.add(summary.question, summary.tokens or summary.length, summary.step)
         if owner(summary.question, self.ranks) == self.rank:
             self._items[summary.question, summary.serial] = trajectory
 
@@ -110,8 +110,11 @@ class TrajectoryHistory:
             "logprobs": np.concatenate([t.logprobs for t in items] or empty_logprobs),
         }
         rows = [[*t.summary, t.prefix, place] for place, t in places]
+        masked = [number for number, t in enumerate(items) if t.mask is not None]
+        if masked:
+            arrays["masks"] = np.concatenate([np.asarray(items[number].mask, np.uint8) for number in masked])
         numbers = {q: n for q, n in self._index.next.items() if owner(q, self.ranks) == self.rank}
-        return arrays, {"rows": _nan_to_none(rows), "next": numbers}
+        return arrays, {"rows": _nan_to_none(rows), "next": numbers, "masked": masked}
 
     def load(self, shares: Iterable[tuple[dict[str, np.ndarray], dict[str, Any]]]) -> None:
         """Take over what this rank owns from all saved shares, whatever number of ranks wrote them.
@@ -124,16 +127,19 @@ class TrajectoryHistory:
         loaded: list[tuple[int, Trajectory]] = []
         for arrays, metadata in shares:
             self._index.next.update({sys.intern(q): n for q, n in metadata["next"].items()})
-            start = 0
-            for question, *values, prefix, place in metadata["rows"]:
+            start = first = 0
+            masked = set(metadata.get("masked", ()))  # absent in older checkpoints
+            for number, (question, *values, prefix, place) in enumerate(metadata["rows"]):
                 fields: list[Any] = [math.nan if value is None else value for value in values]
                 summary = Summary(sys.intern(question), *fields)
-                end = start + summary.length
-                ids, logprobs = nothing
+                size = summary.tokens or summary.length
+                end = start + size
+                (ids, logprobs), mask = nothing, None
                 if owner(question, self.ranks) == self.rank:
                     ids, logprobs = arrays["completion_ids"][start:end].copy(), arrays["logprobs"][start:end].copy()
-                loaded.append((place, Trajectory(summary, ids, logprobs, prefix)))
-                start = end
+                    mask = arrays["masks"][first : first + size].astype(bool) if number in masked else None
+                loaded.append((place, Trajectory(summary, ids, logprobs, prefix, mask)))
+                start, first = end, first + size * (number in masked)
         # Oldest first over all shares, so that a bound drops the same trajectories as before the restart.
         for _, trajectory in sorted(loaded, key=lambda pair: pair[0]):
             self._add(trajectory)
@@ -154,6 +160,23 @@ class HistoryView:
         kept = {question: [row for row in rows if not row.truncated] for question, rows in self._summaries.items()}
         return HistoryView(self._store, kept)
 
+    def answered(self, groups: Sequence[Group]) -> "HistoryView":
+        """Of the bare questions of `groups` only answers to the very prompts (by `asked`) that these groups got.
+
+        An environment or `rollout_func` may put the same question in other words. Where a question's rows of this batch
+        got several, none of its answers is left.
+        """
+        prompts: dict[str, set[int]] = {}
+        for group in groups:
+            if group.provenance in ("fresh", "continuation"):
+                prompts.setdefault(group.question, set()).update(group.asked)
+        bare = ("fresh", "continuation")
+        kept = {
+            question: [row for row in rows if row.provenance not in bare or {row.asked} == prompts.get(question)]
+            for question, rows in self._summaries.items()
+        }
+        return HistoryView(self._store, kept)
+
     def fetch(self, wanted: Sequence[Summary]) -> list[Trajectory]:
         if self._store is None:
             return []
@@ -164,7 +187,8 @@ def _trajectory_digest(trajectory: Trajectory) -> str:
     summary = trajectory.summary._replace(entropy_mean=math.nan, entropy_peak=math.nan)
     text = repr(tuple(summary)).encode()
     tokens = trajectory.completion_ids.astype(np.int32).tobytes()
-    return hashlib.sha256(text + tokens + str(trajectory.prefix).encode()).hexdigest()
+    mask = b"" if trajectory.mask is None else np.asarray(trajectory.mask, np.uint8).tobytes()
+    return hashlib.sha256(text + tokens + mask + str(trajectory.prefix).encode()).hexdigest()
 
 
 def _nan_to_none(rows: list[list[Any]]) -> list[list[Any]]:
@@ -183,7 +207,12 @@ def trajectories_of(step: Step) -> list[Trajectory]:
         return planned, group.provenance, group.question if planned else ""
 
     groups = sorted(step.groups, key=place)
-    figures = iter(_entropy_figures([values for group in groups for values in group.entropies]))
+    seen = [
+        values[group.masks[place]] if group.masks else values
+        for group in groups
+        for place, values in enumerate(group.entropies)
+    ]
+    figures = iter(_entropy_figures(seen))
     rows = []
     for group in groups:
         verdicts = zip(
@@ -208,7 +237,12 @@ def trajectories_of(step: Step) -> list[Trajectory]:
                 entropy_mean=mean,
                 entropy_peak=peak,
             )
-            rows.append(Trajectory(summary, group.completion_ids[i], group.logprobs[i], group.prefix))
+            if group.asked:
+                summary = summary._replace(asked=group.asked[i])
+            mask = group.masks[i] if group.masks and not group.masks[i].all() else None
+            if mask is not None:
+                summary = summary._replace(tokens=len(mask))
+            rows.append(Trajectory(summary, group.completion_ids[i], group.logprobs[i], group.prefix, mask))
     return rows
 
 

@@ -84,11 +84,13 @@ def mix_into(
     spare = max(counts.total) - len(rows)
     prompts = [rollout.prompt_ids[row.prompt_row] for row in rows] + [rollout.prompt_ids[0]] * spare
     answers = [row.trajectory.completion_ids.tolist() for row in rows] + [rollout.completion_ids[0]] * spare
+    images = trl_adapter.images_of(batch, [row.prompt_row for row in rows] + [0] * spare)
     current: list[torch.Tensor] = []
     if any(m.weight != "none" for m in mixtures) or OLD in batch:
-        current = trl_adapter.score_tokens(trainer, prompts, answers)[0]
+        current = trl_adapter.score_tokens(trainer, prompts, answers, images=images)[0]
     if any(m.weight == "ppo" for m in mixtures) and OLD not in batch:
-        fresh = trl_adapter.score_tokens(trainer, rollout.prompt_ids, rollout.completion_ids)[0]
+        whole = trl_adapter.images_of(batch, range(layout.local_rows))
+        fresh = trl_adapter.score_tokens(trainer, rollout.prompt_ids, rollout.completion_ids, images=whole)[0]
         old = trl_adapter.pad_right(fresh, 0).to(batch["completion_ids"].device)
         missing = batch["completion_ids"].size(1) - old.size(1)  # TRL may pad to a multiple
         batch[OLD] = torch.nn.functional.pad(old, (0, missing))
@@ -100,7 +102,7 @@ def mix_into(
 
     reference: list[torch.Tensor] = []
     if REFERENCE in batch:
-        reference = trl_adapter.score_tokens(trainer, prompts, answers, reference=True)[0]
+        reference = trl_adapter.score_tokens(trainer, prompts, answers, reference=True, images=images)[0]
 
     batch = _with_keys(batch, rows)
     batch = _widen(trainer, batch, rows, growth)
@@ -195,21 +197,32 @@ def _widen(trainer: Any, batch: dict[str, Any], rows: Sequence[HistoricRow], gro
         "importance_sampling_ratio": 1,
         SHAPED_KEY: torch.nan,
     }
-    if "tool_mask" not in batch and any(row.trajectory.prefix for row in rows):
+    if "tool_mask" not in batch and any(t.prefix or t.mask is not None for t in (row.trajectory for row in rows)):
         batch["tool_mask"] = torch.ones_like(batch["completion_ids"])
-    result = {}
-    for key, value in batch.items():
+    # A new row has the prompt and images of its group; a padding row is its rank's first row with every token masked:
+    # no loss, no gradient.
+    origins = [row.prompt_row for row in rows if row.local is None]
+    origins += [0] * (growth - len(origins))
+    result: dict[str, Any] = {}
+    for key, value in trl_adapter.split_images(batch).items():
+        if isinstance(value, list):  # images, and their numbers
+            result[key] = [*value, *[value[origin] for origin in origins]]
+            continue
         if not isinstance(value, torch.Tensor) or value.ndim == 0:
             result[key] = value
             continue
         if key == "advantages":
             value = value.unsqueeze(1).expand(-1, width + longer).clone()
+        elif key in trl_adapter.TYPE_KEYS:
+            value = torch.nn.functional.pad(value, (0, longer))
+        elif key in trl_adapter.IMAGE_KEYS:
+            pass
         elif value.ndim == 2 and value.size(1) == width and not key.startswith("prompt_"):
             value = torch.nn.functional.pad(value, (0, longer), value=fill.get(key, 0))
         if growth:
-            # A padding row is its rank's first row with every token masked: no loss, no gradient. Its log-probs are 0
-            # as those of any masked token: against the first row's, the ratio could be infinite, and 0 x inf is NaN.
-            value = torch.cat([value, value[:1].expand(growth, *value.shape[1:])])
+            # Its log-probs are 0 as those of any masked token: against the first row's, the ratio could be infinite,
+            # and 0 x inf is NaN.
+            value = torch.cat([value, value[origins]])
             if key in ("completion_mask", "advantages", OLD, SAMPLING, REFERENCE, BEHAVIOUR_KEY, FREE_KEY, NO_KL_KEY):
                 value[-growth:] = 0
             elif key in fill and key != "completion_ids":
@@ -217,7 +230,7 @@ def _widen(trainer: Any, batch: dict[str, Any], rows: Sequence[HistoricRow], gro
             elif key == ROW_KEY:
                 value[-growth:] = PADDING_ROW
         result[key] = value
-    return result
+    return trl_adapter.join_images(result)
 
 
 def _write(
@@ -240,6 +253,8 @@ def _write(
     batch["advantages"][place, :length] = weights
     if "tool_mask" in batch:
         batch["tool_mask"][place] = 1
+        if row.trajectory.mask is not None:
+            batch["tool_mask"][place, :length] = torch.from_numpy(row.trajectory.mask).to(batch["tool_mask"])
         batch["tool_mask"][place, : row.trajectory.prefix] = 0
     old = current
     if row.mixture.weight == "ppo" and current is not None:

@@ -4,6 +4,8 @@ Every method but the constructor is collective: all ranks call it, with their ow
 """
 
 import math
+import warnings
+import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -18,7 +20,8 @@ from r3bench.training.correctness import CorrectnessRule
 from r3bench.training.history import HistoryView, TrajectoryHistory, trajectories_of
 from r3bench.training.loss_inputs import FREE_KEY, OLD
 from r3bench.training.mixing import mix_into
-from r3bench.training.rollout import Layout, Rollout, append_multiple, open_rollout, place, question_id
+from r3bench.training.questions import question_id
+from r3bench.training.rollout import Layout, Rollout, append_multiple, open_rollout, place
 
 
 class Moments:
@@ -38,6 +41,7 @@ class Moments:
         self.history = history
         self.components: list[Component] = []
         self.evidence: dict[str, float] = {}  # totals of the components' counters
+        self.before: tuple[int, float] = (0, 0.0)  # steps and epochs of earlier `train()` calls
         self._view: Any = HistoryView(None, {})
         self._row_index: dict[str, int] | None = None
 
@@ -80,15 +84,21 @@ class Moments:
 
     def step(self, groups: Sequence[Group], taken: frozenset[int] = frozenset(), *, mixing: bool = False) -> Step:
         """The batch as a moment sees it; for `mix`, with what may be trained on of the history."""
-        state = self._trainer.state
+        state, (steps, epochs) = self._trainer.state, self.before
         # TRL's mask_truncated_completions takes every truncated row out of the loss, so none may come back in.
         view = self._view.finished() if mixing and self._trainer.mask_truncated_completions else self._view
-        return Step(state.global_step, float(state.epoch or 0.0), groups, view, taken)
+        return Step(steps + state.global_step, epochs + float(state.epoch or 0.0), groups, view, taken)
+
+    def train_again(self) -> None:
+        """A further `train()` from where the last one ended: steps and epochs of its own, after those."""
+        state, (steps, epochs) = self._trainer.state, self.before
+        self.before = steps + state.global_step, epochs + float(state.epoch or 0.0)
 
     def row_of(self, question: str) -> dict[str, Any]:
         """The data set row of a question."""
         row: dict[str, Any] = self._trainer.train_dataset[self.row_index[question]]
-        return row
+        columns = trl_adapter.columns_used(self._trainer)
+        return row if columns is None else {key: value for key, value in row.items() if key in columns}
 
     @property
     def row_index(self) -> dict[str, int]:
@@ -97,6 +107,8 @@ class Moments:
             data = self._trainer.train_dataset
             if not isinstance(data, Dataset):
                 raise ConfigError("components: this one plans groups by question and needs a map-style train_dataset")
+            columns = trl_adapter.columns_used(self._trainer)
+            data = data if columns is None else data.select_columns([c for c in data.column_names if c in columns])
             self._row_index = {question_id(row): i for i, row in enumerate(data)}
         return self._row_index
 
@@ -133,6 +145,10 @@ class Moments:
 
     def _check_plan(self, plan: PlannedGroup, slots: int) -> None:
         cap = int(self._trainer.max_completion_length)
+        if plan.prefix_ids and self._trainer.rollout_func is not None:
+            raise ConfigError("components: a planned group gives tokens, which a rollout_func would not continue")
+        if plan.prompt is not None and trl_adapter.prompts_may_differ(self._trainer) and not self._trainer.rollout_func:
+            raise ConfigError("components: a planned group has a prompt of its own, without what the environment adds")
         if len(plan.prefix_ids) >= cap:
             raise ConfigError(
                 f"components: a planned group gives {len(plan.prefix_ids)} tokens, expected below "
@@ -158,7 +174,10 @@ class Moments:
         correct, judged = self._rule.verdicts(rewards, self._correct_columns)
         ends = {*trainer.eos_token_ids, trl_adapter.tokenizer(trainer).pad_token_id}
         local = torch.tensor(
-            [[len(ids), not ids or ids[-1] not in ends] for ids in rollout.completion_ids],
+            [
+                [rollout.written(row), not ids or ids[-1] not in ends]
+                for row, ids in enumerate(rollout.completion_ids)
+            ],
             dtype=torch.long, device=rewards.device,
         )  # fmt: skip
         lengths, truncated = trainer.accelerator.gather(local).T
@@ -205,20 +224,35 @@ class Moments:
             found = self._scored(rollout, mine, fullest, temperature)[1]
         elif not rollout.scored:  # else TRL's own scoring forward brought them, on every rank alike
             self._score_rows(rollout, mine, fullest)
-        held = [(row + layout.first, np.asarray(rollout.completion_ids[row], np.int32), found[row]) for row in mine]
+        masks = rollout.masks or [np.ones(len(ids), bool) for ids in rollout.completion_ids]
+        held = [
+            (row + layout.first, np.asarray(rollout.completion_ids[row], np.int32), masks[row], found[row])
+            for row in mine
+        ]
         known = {row: rest for row, *rest in trl_adapter.gather_list(held)}
         for group in rollout.groups:
             group.completion_ids = [known[row][0] if row in known else np.zeros(0, np.int32) for row in group.rows]
-        return {row: entropies for row, (_, entropies) in known.items()}
+            group.masks = [known[row][1] if row in known else np.zeros(0, bool) for row in group.rows]
+        return {row: entropies for row, (_, _, entropies) in known.items()}
 
-    def _score_rows(self, rollout: Rollout, local_rows: list[int], rows_on_fullest: int) -> None:
-        """Log-probs and entropies of some of this rank's rows as they were sampled, into the rollout."""
-        logprobs, entropies = self._scored(rollout, local_rows, rows_on_fullest)
+    def _score_rows(
+        self, rollout: Rollout, local_rows: list[int], rows_on_fullest: int, batch: Mapping[str, Any] | None = None
+    ) -> None:
+        """Log-probs and entropies of some of this rank's rows as they were sampled, into the rollout.
+
+        `batch`: what TRL made of the rollout, for the images in it.
+        """
+        logprobs, entropies = self._scored(rollout, local_rows, rows_on_fullest, batch=batch)
         rollout.logprobs.update(logprobs)
         rollout.entropies.update(entropies)
 
     def _scored(
-        self, rollout: Rollout, local_rows: list[int], rows_on_fullest: int, temperature: float | None = None
+        self,
+        rollout: Rollout,
+        local_rows: list[int],
+        rows_on_fullest: int,
+        temperature: float | None = None,
+        batch: Mapping[str, Any] | None = None,
     ) -> tuple[dict[int, np.ndarray], dict[int, np.ndarray]]:
         """Local row -> log-probs, entropies (T,). Ranks with fewer rows score spare ones: all do equally many."""
         if rows_on_fullest == 0:
@@ -229,6 +263,7 @@ class Moments:
             [rollout.prompt_ids[r] for r in padded],
             [rollout.completion_ids[r] for r in padded],
             temperature=temperature,
+            images=trl_adapter.images_of(batch or {}, padded),
         )
         return (
             {row: logprobs[number].numpy() for number, row in enumerate(local_rows)},
@@ -258,6 +293,8 @@ class Moments:
         """Mix historic rows in and rescale; returns the batch for the loss."""
         trainer = self._trainer
         self._probe(rollout)
+        if self.uses_history and trl_adapter.prompts_may_differ(trainer):
+            self._compare_prompts(rollout)
         judged = [group for group in rollout.groups if group.judged.any()]
         if judged:
             shares = [group.homogeneous for group in judged]
@@ -288,6 +325,14 @@ class Moments:
         for row in rollout.trained_prefixes:
             free[row, : len(rollout.prefixes[row])] = 1
 
+    def _compare_prompts(self, rollout: Rollout) -> None:
+        """Leave stored answers to other prompts than this batch's out, where the data set's row does not settle it."""
+        local = [zlib.crc32(np.array(ids, np.int64).tobytes()) for ids in rollout.prompt_ids]
+        known = trl_adapter.gather_list(local)
+        for group in rollout.groups:
+            group.asked = known[group.rows.start : group.rows.stop]
+        self._view = self._view.answered(rollout.groups)
+
     def _mix(self, rollout: Rollout, batch: dict[str, Any], mixtures: list[Mixture]) -> dict[str, Any]:
         wanted: list[Summary] = [summary for mixture in mixtures for summary in mixture.historic]
         found = iter(self._view.fetch(wanted))
@@ -296,7 +341,7 @@ class Moments:
             # A row that gives way never meets the loss forward, so its log-probs have to be taken now.
             gone = [rollout.groups[m.group].rows.start + p for m in mixtures for p in m.replaced]
             mine = [local for row in gone if (local := rollout.layout.local(row)) is not None]
-            self._score_rows(rollout, mine, rollout.layout.rows_on_fullest(gone))
+            self._score_rows(rollout, mine, rollout.layout.rows_on_fullest(gone), batch)
         batch = mix_into(self._trainer, batch, rollout, mixtures, trajectories)
         advantages = {
             row: float(mixture.fresh_advantages[number])
@@ -381,9 +426,15 @@ class Moments:
         """Every row's tokens to the groups of all ranks, once per batch."""
         if rollout.shared:
             return
-        known = trl_adapter.gather_list([np.array(ids, np.int32) for ids in rollout.completion_ids])
+        masks: list[Any] = [*rollout.masks] or [None] * len(rollout.completion_ids)
+        known = trl_adapter.gather_list(
+            [(np.array(ids, np.int32), mask) for ids, mask in zip(rollout.completion_ids, masks, strict=True)]
+        )
         for group in rollout.groups:
-            group.completion_ids = known[group.rows.start : group.rows.stop]
+            rows = known[group.rows.start : group.rows.stop]
+            group.completion_ids = [ids for ids, _ in rows]
+            some = any(mask is not None for _, mask in rows)
+            group.masks = [np.ones(len(ids), bool) if mask is None else mask for ids, mask in rows] if some else []
         rollout.shared = True
 
     def _share_tokens(self, rollout: Rollout) -> None:
@@ -403,13 +454,27 @@ class Moments:
     def state(self) -> dict[str, Any]:
         """For the checkpoint; equal on all ranks, the history apart."""
         return {
+            "before": list(self.before),
             "evidence": self.evidence,
             "components": {component.name: component.state_dict() for component in self.components},
         }
 
     def load(self, state: Mapping[str, Any], shares: Any) -> None:
-        """Inverse of `state`, with every rank's share of the history."""
-        self.evidence = dict(state["evidence"])
+        """Inverse of `state`, with every rank's share of the history.
+
+        Warns when other components are on than those that wrote it, and forgets the evidence of those that are off.
+        """
+        names = {component.name for component in self.components}
+        steps, epochs = state.get("before", (0, 0.0))
+        self.before = int(steps), float(epochs)
+        if names != set(state["components"]):
+            then, now = (", ".join(sorted(some)) or "none" for some in (state["components"], names))
+            warnings.warn(
+                f"the checkpoint was written with components {then}; training goes on with {now}: those that are new "
+                "start without state",
+                stacklevel=2,
+            )
+        self.evidence = {key: value for key, value in state["evidence"].items() if key.split("/")[0] in names}
         self.history.load(shares)
         for component in self.components:
             if component.name in state["components"]:

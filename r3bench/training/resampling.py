@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 
 from r3bench.errors import ConfigError
@@ -80,6 +81,10 @@ def _take_group(rollout: Rollout, slot: int, other: Rollout, source: int) -> Non
         rollout.prefixes.pop(local_target, None)
         rollout.prompt_ids[local_target] = other.prompt_ids[local_source]
         rollout.completion_ids[local_target] = other.completion_ids[local_source]
+        if rollout.masks or other.masks:
+            for either in (rollout, other):
+                either.masks = either.masks or [np.ones(len(ids), bool) for ids in either.completion_ids]
+            rollout.masks[local_target] = other.masks[local_source]
         for known, found in ((rollout.logprobs, other.logprobs), (rollout.entropies, other.entropies)):
             known.pop(local_target, None)
             if local_source in found:
@@ -97,8 +102,10 @@ def _local_rows(rollout: Rollout, slot: int, other: Rollout, source: int) -> lis
 
 def _take_rows(batch: dict[str, Any], other: dict[str, Any], rows: list[tuple[int, int]], token: int) -> dict[str, Any]:
     """`batch` with its rows overwritten by rows of `other`: (target, origin) local row numbers."""
+    if "tool_mask" in other and "tool_mask" not in batch:
+        batch = {**batch, "tool_mask": torch.ones_like(batch["completion_ids"])}
     result = dict(batch)
-    for key, value in batch.items():
+    for key, value in result.items():
         if not isinstance(value, torch.Tensor) or value.ndim == 0 or key == ROW_KEY:
             continue
         fresh = other[key] if key in other else torch.ones_like(other["completion_ids"])  # tool_mask: all sampled

@@ -15,16 +15,23 @@ from r3bench.training import checkpoint
 WAYS = {"FSDP": "--strategy fsdp2", "DeepSpeed": "--strategy zero2 or zero3", "DDP": "--strategy ddp, or one process"}
 
 
+class NoCheckpoint(StateError, ValueError):
+    """There is nothing to go on from; scripts catch `ValueError`, which transformers raises, to start anew."""
+
+
 def chosen(resume: str | bool | None, output: Path) -> Path | None:
     """The checkpoint that `train(resume_from_checkpoint=resume)` means: for `True` the newest whole one in `output`.
 
     Raises:
-        StateError: there is none, or the one named was cut short.
+        NoCheckpoint: there is none. A `ValueError` too, as transformers' is.
+        StateError: the one named was cut short.
     """
     if resume is None or resume is False:
         return None
     if resume is not True:
         folder = Path(resume)
+        if not folder.is_dir():
+            raise NoCheckpoint(f"{folder}: no such checkpoint")
         wrong = checkpoint.fault(folder, contents=False) if _ours(folder) else None
         if wrong is not None:
             newest, _ = checkpoint.newest_complete(folder.parent)
@@ -36,7 +43,7 @@ def chosen(resume: str | bool | None, output: Path) -> Path | None:
         stock = get_last_checkpoint(str(output))  # TRL's own have no manifest
         newest = Path(stock) if stock else None
     if newest is None:
-        raise StateError(f"{output}: has no whole checkpoint to go on from")
+        raise NoCheckpoint(f"{output}: has no whole checkpoint to go on from")
     return newest
 
 

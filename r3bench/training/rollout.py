@@ -5,8 +5,6 @@ on the trainer beyond it, since an evaluation may run in between.
 """
 
 import dataclasses
-import hashlib
-import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,6 +14,7 @@ import numpy as np
 
 from r3bench.errors import ConfigError
 from r3bench.training.component import Group, PlannedGroup
+from r3bench.training.questions import question_id
 
 
 @dataclass(frozen=True)
@@ -69,6 +68,9 @@ class Rollout:
     prefixes: dict[int, tuple[int, ...]] = field(default_factory=dict)  # local row -> given completion tokens
     trained_prefixes: set[int] = field(default_factory=set)  # local rows whose prefix is part of the loss
     prefix_lengths: list[int] = field(default_factory=list)  # given tokens of every row over all ranks that has some
+    turn: int = 0  # of TRL's tool loop: prefixes are given in the first only
+    masks: list[np.ndarray] = field(default_factory=list)  # B arrays (T,) bool: tokens the policy wrote, by TRL's own
+    # mask (a tool's or environment's text is not; a given prefix is); empty: all were
     cut_tokens: int = 0  # tokens sampled on this rank beyond the cap and thrown away (after a given prefix)
     prompt_ids: list[list[int]] = field(default_factory=list)  # B, from `capture` on
     completion_ids: list[list[int]] = field(default_factory=list)  # B
@@ -91,15 +93,34 @@ class Rollout:
         """`prompts` with the rewritten ones put in; the list TRL shows rewards and logs stays as it was."""
         return [self.prompts.get(row, prompt) for row, prompt in enumerate(prompts)]
 
-    def prefix_mask(self) -> list[list[int]] | None:
-        """0 for given tokens, 1 for sampled ones, per local row; None when nothing was given here."""
+    def loss_mask(self, masks: Any) -> Any:
+        """TRL's own masks (None, or one per local row) with given tokens set to 0; unchanged when none were given."""
         if self.prefixes.keys() <= self.trained_prefixes:
-            return None
-        masks = []
+            return masks
+        found = []
         for row, ids in enumerate(self.completion_ids):
             given = 0 if row in self.trained_prefixes else min(len(self.prefixes.get(row, ())), len(ids))
-            masks.append([0] * given + [1] * (len(ids) - given))
-        return masks
+            own = [1] * len(ids) if masks is None else [int(value) for value in masks[row]]
+            found.append([0] * given + own[given:])
+        return found
+
+    def keep_masks(self, masks: Any) -> None:
+        """Take over TRL's own masks, None or one per local row.
+
+        Raises:
+            ConfigError: one is not as long as its completion.
+        """
+        self.masks = [] if masks is None else [np.asarray(mask, bool) for mask in masks]
+        for row, mask in enumerate(self.masks):
+            if len(mask) != len(self.completion_ids[row]):
+                raise ConfigError(
+                    f"rollout_func: env_mask of row {row} has {len(mask)} entries for {len(self.completion_ids[row])} "
+                    "completion tokens, expected one per token"
+                )
+
+    def written(self, row: int) -> int:
+        """How many completion tokens of a local row are not a tool's or environment's."""
+        return int(self.masks[row].sum()) if self.masks else len(self.completion_ids[row])
 
     def fill(
         self,
@@ -123,19 +144,11 @@ class Rollout:
             group.rewards = totals[group.rows.start : group.rows.stop].astype(float)
 
 
-def question_id(row: Mapping[str, Any]) -> str:
-    """The id of a data set row's question: its `question_id`, else a hash of its prompt."""
-    if row.get("question_id") is not None:
-        return str(row["question_id"])
-    text = json.dumps(row["prompt"], sort_keys=True, default=str)
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
 def open_rollout(inputs: list[dict[str, Any]], layout: Layout, heads: Sequence[Mapping[str, Any]]) -> Rollout:
     """A rollout of the data set's own groups. `heads`: the data set row of every group of the batch."""
     groups = [
         Group(
-            index=g, question=question_id(row), prompt=row["prompt"], provenance="fresh", columns=row,
+            index=g, question=question_id(row), prompt=row.get("prompt"), provenance="fresh", columns=row,
             rows=range(g * layout.group_rows, (g + 1) * layout.group_rows),
         )
         for g, row in enumerate(heads)
@@ -203,7 +216,7 @@ def place(
             row = planned_rows[index] = row_of(wanted.question)
             groups.append(
                 Group(
-                    index, wanted.question, row["prompt"], wanted.provenance, rows,
+                    index, wanted.question, row.get("prompt"), wanted.provenance, rows,
                     prefix=len(wanted.prefix_ids), columns=row,
                 )
             )  # fmt: skip

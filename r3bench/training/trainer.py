@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from datasets import Dataset
 from torch.utils.data import Sampler
 from transformers.trainer_utils import rotate_checkpoints
 from trl import GRPOConfig
@@ -30,10 +31,12 @@ from r3bench.training.lengths import forward_by_length, parts_of_like_rows
 from r3bench.training.loss_inputs import needs_settling, settle
 from r3bench.training.mixing import ROW_KEY, SCALE_KEY
 from r3bench.training.moments import Moments
+from r3bench.training.questions import check_ids
 from r3bench.training.resampling import resample
 from r3bench.training.resume import check_resumable, chosen
 from r3bench.training.reward_columns import as_list, check_counts, distinct, non_finite, placeholder, watched
 from r3bench.training.rollout import Rollout
+from r3bench.training.supported import check_supported
 
 
 class R3Trainer(GRPOTrainer):
@@ -87,14 +90,16 @@ class R3Trainer(GRPOTrainer):
                 f"{where}.multi_objective_aggregation: got '{args.multi_objective_aggregation}', components need "
                 "'sum_then_normalize'"
             )
-        check_components(settings, vars(args) if settings else {}, math.inf, where)  # before a model is loaded
         functions = as_list(reward_funcs)
+        weights = None if args is None else args.reward_weights
+        # Now, before a model is loaded, and again when all columns are known (an environment may bring some).
+        lowest = rule.lowest_known([trl_adapter.reward_name(function) for function in functions], weights)
+        check_components(settings, vars(args) if settings else {}, lowest, where)
         shaping = [name for name, cls in classes.items() if cls.shapes_reward]
         self._filled = range(len(functions), len(functions) + len(shaping))  # reward columns that components fill
         self._uneven = False  # rows of the sampled batch differ much in length
         self.generated_tokens = 0  # sampled in training so far, over all ranks
         self._order: Sampler | None = None
-        weights = None if args is None else args.reward_weights
         if shaping:
             check_counts(len(functions), weights, reward_processing_classes)
             reward_funcs = [*functions, *[placeholder(name) for name in shaping]]
@@ -127,7 +132,7 @@ class R3Trainer(GRPOTrainer):
         self.reward_func_names = distinct(self.reward_func_names, self._filled)
         columns = rule.columns(self.reward_func_names, self._filled)
         lowest = rule.lowest_total(columns, self.reward_weights.tolist())
-        check_components(settings, vars(self.args), lowest, where)  # again, now that the columns are known
+        check_components(settings, vars(self.args), lowest, where)
         history = TrajectoryHistory(
             bounds, self.accelerator.process_index, self.accelerator.num_processes, trl_adapter.gather_list
         )
@@ -139,6 +144,9 @@ class R3Trainer(GRPOTrainer):
                 raise ConfigError(f"{where}.{name}: {error}") from error
             check_declared(component)
             self.moments.add(component)
+        check_supported(self, self.moments.components, has_data=train_dataset is not None)
+        if classes and isinstance(self.train_dataset, Dataset):
+            check_ids(self.train_dataset, trl_adapter.columns_used(self))
 
     @property
     def components(self) -> list[Component]:
@@ -209,15 +217,15 @@ class R3Trainer(GRPOTrainer):
             return outputs
         rollout.prompt_ids = outputs[trl_adapter.GENERATE_PROMPT_IDS]
         rollout.completion_ids = outputs[trl_adapter.GENERATE_COMPLETION_IDS]
-        mask = rollout.prefix_mask()
-        if mask is None:
-            return outputs
         at = trl_adapter.GENERATE_TOOL_MASK
-        return (*outputs[:at], mask, *outputs[at + 1 :])
+        rollout.keep_masks(outputs[at])
+        return (*outputs[:at], rollout.loss_mask(outputs[at]), *outputs[at + 1 :])
 
     def _generate_single_turn(self, prompt_ids: list[list[int]], *args: Any, **kwargs: Any) -> tuple[Any, Any]:
         rollout = self._rollout
-        if rollout is None or not rollout.prefixes:
+        if rollout is not None:
+            rollout.turn += 1
+        if rollout is None or not rollout.prefixes or rollout.turn > 1:  # later turns: only rows that called a tool
             return self._turn(prompt_ids, *args, **kwargs)
         prefixes = [list(rollout.prefixes.get(row, ())) for row in range(len(prompt_ids))]
         given = [ids + prefix for ids, prefix in zip(prompt_ids, prefixes, strict=True)]
@@ -358,6 +366,8 @@ class R3Trainer(GRPOTrainer):
             StateError: the checkpoint can't be gone on from as if training had never stopped.
         """
         folder = chosen(resume_from_checkpoint, Path(str(self.args.output_dir)))
+        if folder is None and self.moments is not None:
+            self.moments.train_again()
         if folder is not None:
             check_resumable(folder, self)
         return super().train(str(folder) if folder else None, *args, **kwargs)
@@ -411,6 +421,9 @@ class R3Trainer(GRPOTrainer):
     def _load_state(self, folder: Path) -> None:
         state, shares = checkpoint.load_state(folder)
         if state is None:
+            if self.components:
+                names = ", ".join(component.name for component in self.components)
+                warnings.warn(f"{folder}: has no components' state; {names} start without any", stacklevel=2)
             return
         self.generated_tokens = state["generated_tokens"]
         assert self.moments is not None

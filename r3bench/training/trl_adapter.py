@@ -41,6 +41,7 @@ CONTRACT: dict[str, tuple[str, ...]] = {
     "_load_optimizer_and_scheduler": ("checkpoint",),
     "_get_grad_norm": ("model", "grad_norm"),
     "_load_from_checkpoint": ("resume_from_checkpoint",),
+    "_set_signature_columns_if_needed": (),
 }  # fmt: skip
 GENERATE_ARITY = 8  # of the tuple _generate returns
 GENERATE_PROMPT_IDS, GENERATE_COMPLETION_IDS, GENERATE_TOOL_MASK = 0, 1, 2  # its places we read or set
@@ -53,9 +54,15 @@ ATTRIBUTES = (  # of a constructed trainer
     "scale_rewards", "eos_token_ids", "max_completion_length", "mask_truncated_completions",
     "off_policy_mask_threshold",
     "multi_objective_aggregation",
+    "rollout_func", "environment_factories",
     "pad_to_multiple_of", "use_vllm", "use_transformers_continuous_batching",
 )  # fmt: skip
 SPLIT_KEYS = ("batch_size", "compute_entropy")  # of the scoring method: independent of which rows come together
+TYPE_KEYS = ("token_type_ids", "mm_token_type_ids")  # batch columns as wide as prompt and completion together
+IMAGE_KEYS = (  # batch entries with what a row's images are
+    "pixel_values", "image_grid_thw", "num_images", "pixel_attention_mask", "spatial_shapes", "num_tiles",
+    "image_sizes", "image_position_ids",
+)  # fmt: skip
 TILE = "_CHUNKED_LOGPROB_CHUNK_SIZE"  # of trl.trainer.utils: how many logits a tile of the fused head is wide
 ROW_MEAN_LOSSES = ("grpo", "sapo", "dr_grpo", "luspo")  # average over rows, so padding rows must be made up for
 
@@ -99,6 +106,24 @@ def can_split(trainer: Any, kwargs: "Mapping[str, Any]") -> bool:
 def pads_prompts(trainer: Any) -> bool:
     """Whether sampling pads all prompts to the longest one: transformers' plain `generate`."""
     return not trainer.use_vllm and not trainer.use_transformers_continuous_batching
+
+
+def prompts_may_differ(trainer: Any) -> bool:
+    """Whether something besides the data set's row makes the prompt's tokens."""
+    return trainer.rollout_func is not None or trainer.environment_factories is not None
+
+
+def sees_images(trainer: Any) -> bool:
+    """Whether the model takes images."""
+    return bool(trainer._is_vlm)
+
+
+def columns_used(trainer: Any) -> set[str] | None:
+    """The columns of the training set that reach the model and the rewards; None: all."""
+    if not trainer.args.remove_unused_columns:
+        return None
+    trainer._set_signature_columns_if_needed()
+    return set(trainer._signature_columns)
 
 
 def tokenizer(trainer: Any) -> Any:
@@ -151,6 +176,12 @@ def is_async(function: Any) -> bool:
     return bool(trl_utils.is_async_callable(function))
 
 
+def reward_name(function: Any) -> str:
+    """The name TRL gives the column of a reward function; empty for a model, whose name is known once it is loaded."""
+    model = isinstance(function, str | torch.nn.Module)
+    return "" if model else str(trl_utils.get_callable_name(function))
+
+
 def last_metric(trainer: Any, name: str) -> float:
     """The newest value TRL put in its training log, equal on every rank."""
     return float(trainer._metrics["train"][name][-1])
@@ -163,6 +194,32 @@ def relog_advantages(trainer: Any, rows: int, advantages: dict[int, float]) -> N
     for row, value in advantages.items():
         if 0 <= first + row < len(log):
             log[first + row] = value
+
+
+def split_images(batch: dict[str, Any]) -> dict[str, Any]:
+    """The batch with its image tensors as lists of one per row, where they aren't one per row already."""
+    return dict(trl_utils.split_pixel_values_by_grid(batch))
+
+
+def join_images(batch: dict[str, Any]) -> dict[str, Any]:
+    """Inverse of `split_images`."""
+    return dict(trl_utils.unsplit_pixel_values_by_grid(batch))
+
+
+def images_of(batch: "Mapping[str, Any]", rows: "Sequence[int]") -> dict[str, Any]:
+    """What the model needs beside the tokens of the batch's `rows`, for `score_tokens`; empty without images."""
+    if "num_images" not in batch:
+        return {}
+    split = split_images(dict(batch))
+    found: dict[str, Any] = {}
+    for key in IMAGE_KEYS:
+        value = split.get(key)
+        if value is not None:
+            found[key] = [value[row] for row in rows] if isinstance(value, list) else value[list(rows)]
+    for key in TYPE_KEYS:
+        if key in batch:
+            found[key] = [batch[key][row, : batch["prompt_ids"].size(1)] for row in rows]
+    return join_images(found)
 
 
 def pad_left(rows: "Sequence[torch.Tensor]", value: int) -> torch.Tensor:
@@ -227,10 +284,12 @@ def score_tokens(
     *,
     reference: bool = False,
     temperature: float | None = None,
+    images: "Mapping[str, Any] | None" = None,
 ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
     """Log-probs and entropies (0 for the reference) of the completion tokens, under the policy or the reference.
 
-    Both are those of the policy's distribution at `temperature` (None: the sampling temperature).
+    Both are those of the policy's distribution at `temperature` (None: the sampling temperature). `images`: what
+    `images_of` found for the rows.
     Collective: every rank must call it with the same number of rows. Returns two lists of CPU float32 tensors (T,).
     """
     device = trainer.accelerator.device
@@ -241,8 +300,14 @@ def score_tokens(
     prompt_mask = pad_left([torch.ones_like(row) for row in prompt_rows], 0)
     completion_mask = pad_right([torch.ones_like(row) for row in completion_rows], 0)
     attention_mask = torch.cat([prompt_mask, completion_mask], dim=1).to(device)
+    keep = completion_mask.size(1)
+    more = dict(images or {})
+    for key in TYPE_KEYS:
+        if key in more:
+            parts = [value[-len(ids) :].cpu() for value, ids in zip(more[key], prompt_rows, strict=True)]
+            more[key] = torch.nn.functional.pad(pad_left(parts, 0), (0, keep)).to(device)
     with head_temperature(trainer, temperature):
-        logps, entropies = _forward(trainer, input_ids, attention_mask, completion_mask.size(1), reference)
+        logps, entropies = _forward(trainer, input_ids, attention_mask, keep, reference, more)
     lengths = [len(row) for row in completion_rows]
     return (
         [row[:n].float().cpu() for row, n in zip(logps, lengths, strict=True)],
@@ -281,12 +346,20 @@ def hidden_states(
 
 
 def _forward(
-    trainer: Any, input_ids: torch.Tensor, attention_mask: torch.Tensor, keep: int, reference: bool
+    trainer: Any,
+    input_ids: torch.Tensor,
+    attention_mask: torch.Tensor,
+    keep: int,
+    reference: bool,
+    images: dict[str, Any],
 ) -> tuple[torch.Tensor, torch.Tensor]:
     def call(model: Any) -> tuple[torch.Tensor, torch.Tensor]:
         forward = partial(GRPOTrainer._get_per_token_logps_and_entropies, trainer, model)
         size = trainer.args.per_device_train_batch_size
-        found = forward_by_length(forward, input_ids, attention_mask, keep, size, compute_entropy=not reference)
+        if images:  # not row by row, so the rows can't be sorted by length
+            found = forward(input_ids, attention_mask, keep, batch_size=size, compute_entropy=not reference, **images)
+        else:
+            found = forward_by_length(forward, input_ids, attention_mask, keep, size, compute_entropy=not reference)
         logps, entropies = found[:2]
         return logps, torch.zeros_like(logps) if entropies is None else entropies  # a reference's head gives none
 

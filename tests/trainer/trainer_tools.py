@@ -120,7 +120,9 @@ def spy_on(trainer_class: type) -> type:
         def _compute_loss(self, model: Any, inputs: Any) -> Any:
             loss = super()._compute_loss(model, inputs)
             if self.model.training:
-                self.records[-1]["parts"].append({k: v.clone() for k, v in inputs.items()})
+                self.records[-1]["parts"].append(
+                    {k: v.clone() if hasattr(v, "clone") else v for k, v in inputs.items()}
+                )
                 self.records[-1]["losses"].append(float(loss.detach()))
             return loss
 
