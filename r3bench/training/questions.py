@@ -11,7 +11,6 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
-from datasets import Dataset
 
 from r3bench.config.strict import show
 from r3bench.errors import ConfigError
@@ -86,11 +85,11 @@ def difference(one: Mapping[str, Any], other: Mapping[str, Any]) -> str | None:
     return None
 
 
-def check_ids(data: Dataset, columns: Iterable[str] | None = None) -> None:
+def check_ids(data: Any, columns: Iterable[str] | None = None) -> None:
     """Refuse one `question_id` for rows that differ. Reads the id column, and of the others only rows that share one.
 
     Args:
-        data: the training set.
+        data: the training set, map-style.
         columns: those that reach the model and the rewards; None: all.
 
     Raises:
