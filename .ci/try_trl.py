@@ -79,7 +79,7 @@ def main() -> int:
     environment = {**os.environ, "PYTHONPATH": path} | (
         {"TRITON_INTERPRET": "1"} if needs_interpreter(options.version) else {}
     )
-    command = [sys.executable, "-m", "pytest", "-q", "-rfE", "--tb=short", "-W", "ignore", *options.tests]
+    command = [sys.executable, "-m", "pytest", "-rfE", "--tb=short", "-W", "ignore", *options.tests]
     log = folder.with_name(f"{folder.name}.log")
     with log.open("w") as stream:
         done = subprocess.run(command, cwd=ROOT, env=environment, stdout=stream, stderr=stream, check=False)

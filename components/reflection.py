@@ -24,7 +24,7 @@ have collapsed from that mismatch, so it is off by default.
 import hashlib
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -75,6 +75,11 @@ def hardness(stored: Sequence[Summary], epoch: int, window: Literal["last_epoch"
     return (sum(attempts) / len(attempts) if attempts else math.nan), len(attempts)
 
 
+def longest_attempt(config: "ReflectionConfig", cap: int) -> int:
+    """Tokens of a wrong answer that are shown at most; `cap`: of the answers themselves."""
+    return cap if config.context == "full" else min(config.budget, cap)
+
+
 @dataclass(frozen=True)
 class ReflectionConfig:
     """Settings of `reflection`."""
@@ -86,7 +91,7 @@ class ReflectionConfig:
     max_share: float = 0.25  # reflection groups per batch, at most this share of its prompt slots, rounded down
     placement: Literal["append", "replace"] = "append"  # extra groups (literal), or in the hard question's own slot
     context: Context = "tail"  # the whole wrong answer, its last tokens, or only its final answer
-    budget: int = 512  # tokens of thinking kept by `tail`
+    budget: int = 512  # tokens shown at most, with `tail` and `answer`: the last ones, what follows the thinking first
     truncated_exemplars: bool = True  # answers that hit the cap may be shown
     source: Literal["own", "other"] = "own"  # 'other' is a control: a wrong answer to another question of the batch
     template: str = ""  # name or path of the prompt; empty: 'retry', or 'answer' with context answer
@@ -149,6 +154,11 @@ class Reflection(Component):
     @classmethod
     def most_appended(cls, config: ReflectionConfig, groups: int, generations: int) -> int:
         return int(config.max_share * groups + 1e-9) * generations if config.placement == "append" else 0
+
+    @classmethod
+    def longest_prompt(cls, config: ReflectionConfig, prompt: int, cap: int, tokens: Callable[[str], int]) -> int:
+        template = tokens(template_path(config.template).read_text(encoding="utf-8"))
+        return prompt + template + longest_attempt(config, cap)
 
     @classmethod
     def check(cls, config: ReflectionConfig, trainer: Mapping[str, Any], lowest_correct: float, where: str) -> None:
@@ -231,18 +241,29 @@ class Reflection(Component):
         ]
 
     def _attempt(self, completion_ids: np.ndarray) -> str:
-        """What is shown of a wrong answer."""
-        ids = completion_ids.tolist()
-        text = self.facts.decode(ids)
+        """What is shown of a wrong answer, at most `longest_attempt` tokens of it."""
+        limit = longest_attempt(self.config, self.facts.max_completion_length)
+        text = self.facts.decode(completion_ids.tolist())
         if self.config.context == "answer":
-            return self._harmless(last_boxed(text) or "(none)")
-        if self.config.context == "tail":
+            text = last_boxed(text) or "(none)"
+        elif self.config.context == "tail":
             thinking, tag, answer = text.rpartition("</think>")
-            if tag:
-                text = self.facts.decode(self.facts.encode(thinking)[-self.config.budget :]) + answer
-            elif len(ids) > self.config.budget:
-                text = self.facts.decode(ids[-self.config.budget :])
-        return self._harmless(text)
+            if tag:  # the answer first; thinking gets what it leaves of the budget
+                left = max(0, limit - len(self.facts.encode(answer)))
+                ids = self.facts.encode(thinking)
+                text = self.facts.decode(ids[len(ids) - min(left, len(ids)) :]) + answer
+        return self._bounded(text, limit)
+
+    def _bounded(self, text: str, limit: int) -> str:
+        """The end of `text`, made harmless, in at most `limit` tokens as the tokenizer reads it again."""
+        text = self._harmless(text)
+        ids, keep = self.facts.encode(text), limit
+        excess = len(ids) - limit
+        while excess > 0:  # a cut through a character, or what makes it harmless, may add tokens
+            text = self._harmless(self.facts.decode(ids[len(ids) - keep :]))
+            excess = len(self.facts.encode(text)) - limit
+            keep = max(0, keep - max(1, excess))
+        return text
 
     def _harmless(self, text: str) -> str:
         """`text` without what the tokenizer would read as a special token, whatever its spelling: <start_of_turn>."""

@@ -6,7 +6,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from r3bench.commands.options import RUNS, Json, Quiet, Runs, print_columns, print_json, progress, study_folder
+from r3bench.commands.options import (
+    RUNS,
+    Json,
+    Overrides,
+    Quiet,
+    Runs,
+    print_columns,
+    print_json,
+    progress,
+    study_folder,
+)
 
 if TYPE_CHECKING:
     from r3bench.sweep.dispatcher import Report
@@ -58,6 +68,7 @@ def ablate(
 
 def plan(
     grid: GridOrRecipe,
+    overrides: Overrides = None,
     effect: Annotated[
         float | None, typer.Option(metavar="X", help="An accuracy difference you hope to see, such as 0.02.")
     ] = None,
@@ -87,12 +98,12 @@ def plan(
     from r3bench.sweep.plan_text import plan_data, plan_text
     from r3bench.sweep.strategy import check_numbers
 
-    if _is_recipe(grid):
+    if _is_recipe(grid, bool(overrides)):
         from r3bench.config.load import load_recipe
         from r3bench.sweep.recipe_plan import recipe_plan
 
         data, text = recipe_plan(
-            load_recipe(grid),
+            load_recipe(grid, overrides or []),
             gpus=1 if gpus is None else gpus,
             strategy=strategy or "ddp",  # type: ignore[arg-type]
             mean_length=mean_length,
@@ -103,6 +114,12 @@ def plan(
         else:
             typer.echo(text)
         return
+    if overrides:
+        from r3bench.errors import ConfigError
+
+        raise ConfigError(
+            f"{grid}: got '{overrides[0]}', but a grid takes no key=value; its 'set' section changes the recipe"
+        )
     loaded = load_grid(grid)
     if gpus is not None or strategy is not None:
         gpus = loaded.executor.gpus if gpus is None else gpus
@@ -126,15 +143,16 @@ def plan(
         typer.echo(plan_text(found))
 
 
-def _is_recipe(name: str) -> bool:
-    """Whether `plan` takes a name for a recipe's: no grid has it, or the file has no factors."""
+def _is_recipe(name: str, overridden: bool) -> bool:
+    """Whether `plan` takes a name for a recipe's: no grid has it, or the file has no factors, or only a recipe can be
+    overridden."""
     from r3bench import catalog
     from r3bench.config.yaml_file import read_yaml
 
     if catalog.is_path(name):
         return Path(name).is_file() and "factors" not in read_yaml(Path(name))
     grids = {entry.name for entry in catalog.entries("grids")}
-    return name not in grids and name in {entry.name for entry in catalog.entries("recipes")}
+    return (name not in grids or overridden) and name in {entry.name for entry in catalog.entries("recipes")}
 
 
 def _assumptions(given: list[str]) -> dict[str, float] | None:

@@ -137,6 +137,12 @@ def _check_together(values: dict[str, Any], where: str) -> None:
 
     if value("bf16") and value("fp16"):
         raise ConfigError(f"{where}: bf16 and fp16 exclude each other; expected at most one to be true")
+    context, cap = value("vllm_max_model_length"), value("max_completion_length")
+    if value("use_vllm") and context is not None and context <= cap:
+        raise ConfigError(
+            f"{where}.vllm_max_model_length: got {context}, expected more than max_completion_length={cap}: a row is a "
+            "prompt and an answer; left out, it is set from the longest of both"
+        )
     if value("auto_find_batch_size"):
         raise ConfigError(f"{where}.auto_find_batch_size: got True, but halving the batch would cut groups apart")
     level, loss = value("importance_sampling_level"), value("loss_type")

@@ -24,7 +24,7 @@ TRANSFORMERS_STEP = 0.03  # s for a token of every row in transformers: Python a
 REFERENCE_PARAMETERS = 1.78e9
 EMBEDDED_PARAMETERS = 0.23e6
 EMBEDDED_RATE = {"CPU core": 4_000.0}  # 50,000 sampled tokens in 12 to 13 s, two runs on two cores
-ADAM_BYTES = 10  # bytes per parameter of a checkpoint with bf16 weights and Adam states (18 GB for 1.78B)
+CHECKPOINT_WIDTHS = 3  # a checkpoint holds the weights and Adam's two moments, each in the dtype of the weights
 HISTORY_BYTES = 8  # per stored token: its id and the log-prob it was sampled with
 TEXT_BYTES = 2.0  # stored bytes per answer token, compressed
 
@@ -65,7 +65,7 @@ def run_cost(recipe: Recipe, *, mean_length: float = 0.5, processes: int = 1, ra
         training_tokens=training,
         evaluation_tokens=evaluation,
         device_hours=hours,
-        checkpoint_gb=2 * ((size or 0.0) * (ADAM_BYTES + weights - 2) + history_bytes(recipe, training)) / 1e9,
+        checkpoint_gb=2 * ((size or 0.0) * CHECKPOINT_WIDTHS * weights + history_bytes(recipe, training)) / 1e9,
         kept_gb=((size or 0.0) * weights + evaluation * TEXT_BYTES) / 1e9,
     )
 

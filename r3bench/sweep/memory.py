@@ -13,7 +13,12 @@ from r3bench.config.strict import build
 from r3bench.config.trainer_fields import generation_batch, trainer_value
 from r3bench.sweep.strategy import Strategy
 
-PROMPT = 1024  # tokens of the longest prompt, where nothing is known
+PROMPT = 1024  # tokens of the data's longest prompt, where nothing is known
+SPARE = 0.1  # of a card's memory that should be left: fragmentation, and what these formulas don't know
+ASLEEP_GB = 1.0  # what a sleeping vLLM keeps: CUDA graphs, its own context; ours
+ENGINE_WIDTH = (
+    2  # bytes of the engine's weights, keys and values: it takes bfloat16 for float32 and bfloat16 checkpoints
+)
 CONTEXT_GB = 1.0  # CUDA context, library workspaces and fragmentation; ours
 CARDS = {f"{size} GB": size * 1.073 for size in (24, 40, 80, 141)}  # sold in GiB; usable GB
 TILE = 4096 * 32768  # logits of TRL's fused head at a time: tokens x part of the vocabulary, an upper bound
@@ -60,26 +65,28 @@ class Memory:
     """Gigabytes (1e9 bytes) on one GPU at the longest row. The parts are in the order they appear in `total`."""
 
     weights: float  # of the policy
+    gathered: float  # whole layers that a sharded strategy puts together for a forward, or autocast's copies of weights
     reference: float  # of the frozen copy that beta > 0 needs without adapters
     gradients: float  # of what is trained
-    optimiser: float  # Adam's two moments
+    optimiser: float  # Adam's two moments, and what an optimiser keeps besides
     activations: float  # of one micro-batch in training
     head: float  # gradients at the LM head before they are added up
     generation: float  # keys and values while transformers samples (not at the same time as the two above)
     vllm: float  # what a colocated engine reserves
     context: float = CONTEXT_GB  # CUDA context and workspaces
+    sleeps: bool = False  # the engine gives its memory back while weights are updated
 
     @property
     def total(self) -> float:
         """The peak: sampling and training take turns, the rest stays."""
-        turns = max(self.activations + self.head, self.generation)
-        stays = self.weights + self.reference + self.gradients + self.optimiser + self.vllm + self.context
-        return stays + turns
+        stays = self.weights + self.reference + self.gradients + self.optimiser + self.context
+        asleep = min(self.vllm, ASLEEP_GB) if self.sleeps else self.vllm
+        return stays + max(self.gathered + self.activations + self.head + asleep, self.generation + self.vllm)
 
     @property
     def parts(self) -> dict[str, float]:
         """The parts that are not nothing."""
-        return {f.name: value for f in fields(self) if (value := getattr(self, f.name)) >= 0.005}
+        return {f.name: value for f in fields(self) if f.name != "sleeps" and (value := getattr(self, f.name)) >= 0.005}
 
 
 def memory(
@@ -93,6 +100,7 @@ def memory(
     strategy: Strategy = "ddp",
     device_gb: float | None = None,
     growth: int = 0,
+    planned: int | None = None,
 ) -> Memory:
     """Memory of one of `processes` GPUs.
 
@@ -111,7 +119,10 @@ def memory(
     - head: TRL's fused head holds one tile of logits, and in the backward pass float32 gradients of the hidden states,
       4 s b h, and, where the head is trained, of its weights, 4 V h, before they become w V h
     - generation: 2 c L (kv heads x head size) tokens for the rows sampled together, prompts and answers in full length
-    - vllm: its share of `device_gb` (weights, keys and values, workspaces), where it is known
+    - vllm: its share of `device_gb` (weights, keys and values, workspaces), where it is known. With sleep mode it has
+      that share while it samples and `ASLEEP_GB` while the weights are trained, else always
+    - gathered: with FSDP2 and ZeRO 3 two blocks (one at work, one fetched ahead) and the embedding and head, 2 bytes a
+      weight; else, where float32 weights compute in bfloat16 (autocast), the copies of 2 N bytes that autocast keeps
 
     T = N, or with adapters of rank r the sum of r (in + out) over the linear layers of the blocks ("all-linear", arXiv
     2106.09685, section 4).
@@ -126,6 +137,7 @@ def memory(
         strategy: how the model is spread over them.
         device_gb: memory of a GPU, for vLLM's share.
         growth: rows that components may append to a micro-batch.
+        planned: tokens of the longest prompt that components may write; None: `prompt`.
     """
 
     def value(key: str) -> Any:
@@ -136,7 +148,7 @@ def memory(
     compute = 2 if mixed or dtype != "float32" else 4
     trained = shape.parameters if lora is None else adapter_parameters(shape, lora.rank)
     trained_width = width if lora is None else 4 if dtype == "float32" or mixed else 2
-    length = prompt + int(value("max_completion_length"))
+    length = max(prompt, planned or 0) + int(value("max_completion_length"))
     rows = int(value("per_device_train_batch_size")) + growth
     sampled = rows * int(trainer.get("steps_per_generation") or value("gradient_accumulation_steps"))
     split = SPLIT[strategy]
@@ -157,8 +169,14 @@ def memory(
     vllm = bool(value("use_vllm"))
     colocated = vllm and value("vllm_mode") == "colocate"
     keys = 2 * compute * shape.layers * shape.kv_heads * shape.head_dim * length * sampled
+    table = shape.vocabulary * shape.hidden * (1 if shape.tied else 2)
+    if strategy in ("fsdp2", "zero3"):
+        gathered = 2 * (2 * (shape.parameters - table) / shape.layers + table)
+    else:
+        gathered = 2 * shape.parameters if mixed and width == 4 and strategy == "ddp" else 0
     return Memory(
         weights=share("weights", width * shape.parameters),
+        gathered=gathered / 1e9,
         reference=share("reference", width * shape.parameters) if value("beta") and lora is None else 0.0,
         gradients=share("gradients", trained_width * trained),
         optimiser=share("optimiser", moments * trained),
@@ -166,6 +184,7 @@ def memory(
         head=(hidden_gradient + head_gradient + TILE * compute) / 1e9,
         generation=0.0 if vllm else keys / 1e9,
         vllm=float(value("vllm_gpu_memory_utilization")) * (device_gb or 0.0) if colocated else 0.0,
+        sleeps=bool(colocated and value("vllm_enable_sleep_mode")),
     )
 
 
@@ -221,7 +240,19 @@ def recipe_memory(
         strategy=strategy,
         device_gb=device_gb,
         growth=micro_batch_growth(recipe, processes),
+        planned=longest_prompt(recipe),
     )
+
+
+def longest_prompt(recipe: Recipe) -> int:
+    """Tokens of the longest prompt that its components may write, from above: a template's bytes count as tokens."""
+    cap = int(trainer_value(recipe.trainer, "max_completion_length"))
+    longest = PROMPT
+    for name, settings in recipe.components.items():
+        component = catalog.component(name)
+        config: Any = build(component.Config, settings, name)
+        longest = max(longest, component.longest_prompt(config, PROMPT, cap, lambda text: len(text.encode())))
+    return longest
 
 
 def micro_batch_growth(recipe: Recipe, processes: int = 1) -> int:
@@ -246,7 +277,7 @@ def memory_text(recipe: Recipe, *, processes: int = 1, strategy: Strategy = "ddp
     growth = micro_batch_growth(recipe, processes)
     on = f"{strategy} on {processes} GPUs" if processes > 1 else "one GPU"
     lines = [
-        f"Memory of each GPU in GB, prompts of {PROMPT:,} and answers of {cap:,} tokens, {on}",
+        f"Memory of each GPU in GB, prompts of {longest_prompt(recipe):,} and answers of {cap:,} tokens, {on}",
         f"  {needed.total:,.1f} = {parts}",
     ]
     if growth:
@@ -255,18 +286,27 @@ def memory_text(recipe: Recipe, *, processes: int = 1, strategy: Strategy = "ddp
         lines.append(f"  with up to {added} that components append to the {own} of a micro-batch")
     if trainer_value(recipe.trainer, "use_vllm") and trainer_value(recipe.trainer, "vllm_mode") == "colocate":
         share = float(trainer_value(recipe.trainer, "vllm_gpu_memory_utilization"))
+        asleep = ", while it samples and not while the weights are trained (sleep mode)" if needed.sleeps else ""
         lines.append(
-            f"  and the {100 * share:.0f} % of the GPU that vLLM reserves: weights, and keys and values, "
-            f"{row_gb(recipe):.2f} of an answer in full length"
+            f"  and the {100 * share:.0f} % of the GPU that vLLM reserves{asleep}: weights in bfloat16, and keys and "
+            f"values, {row_gb(recipe):.2f} of an answer in full length"
         )
-    verdicts, held = [], {}
+    verdicts, tight, held = [], [], {}
     for size, usable in CARDS.items():
         found = recipe_memory(recipe, processes=processes, strategy=strategy, device_gb=usable)
         assert found is not None
         held[size] = engine_rows(recipe, usable)
         fits = found.total <= usable and held[size] != 0
-        verdicts.append(f"{size} {'fits' if fits else 'does not'} ({found.total:,.1f})")
+        spare = 1 - found.total / usable
+        verdicts.append(f"{size} {f'fits, {100 * spare:.0f} % spare' if fits else 'does not'} ({found.total:,.1f})")
+        if fits and spare < SPARE:
+            tight.append(size)
     lines.append(f"  on a GPU with {', '.join(verdicts)}")
+    if tight:
+        lines.append(
+            f"  warning: less than {100 * SPARE:.0f} % spare on {' and '.join(tight)}, which fragmentation takes "
+            "easily; try `r3bench train NAME --probe` there first"
+        )
     if None not in held.values():
         rows = ", ".join(f"{count} on {size}" for size, count in held.items())
         lines.append(f"  answers in full length that vLLM can have at work: {rows}; more wait")
@@ -278,10 +318,9 @@ def row_gb(recipe: Recipe) -> float:
     shape = shape_of(recipe.model.name)
     if shape is None:
         return 0.0
-    length = PROMPT + int(trainer_value(recipe.trainer, "max_completion_length"))
+    length = longest_prompt(recipe) + int(trainer_value(recipe.trainer, "max_completion_length"))
     engine = int(trainer_value(recipe.trainer, "vllm_tensor_parallel_size"))
-    width = 4 if recipe.model.dtype == "float32" else 2
-    return 2 * width * shape.layers * shape.kv_heads * shape.head_dim * length / engine / 1e9
+    return 2 * ENGINE_WIDTH * shape.layers * shape.kv_heads * shape.head_dim * length / engine / 1e9
 
 
 def engine_rows(recipe: Recipe, device_gb: float) -> int | None:
@@ -291,6 +330,5 @@ def engine_rows(recipe: Recipe, device_gb: float) -> int | None:
     if shape is None or not trainer_value(trainer, "use_vllm") or trainer_value(trainer, "vllm_mode") != "colocate":
         return None
     engine = int(trainer_value(trainer, "vllm_tensor_parallel_size"))
-    width = 4 if recipe.model.dtype == "float32" else 2
     room = float(trainer_value(trainer, "vllm_gpu_memory_utilization")) * device_gb
-    return max(0, int((room - width * shape.parameters / engine / 1e9) / row_gb(recipe)))
+    return max(0, int((room - ENGINE_WIDTH * shape.parameters / engine / 1e9) / row_gb(recipe)))

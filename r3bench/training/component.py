@@ -248,6 +248,18 @@ class Component:
         """Rows it adds at most to a batch of `groups` prompts with `generations` answers each, for the memory plan."""
         return 0
 
+    @classmethod
+    def longest_prompt(cls, config: Any, prompt: int, cap: int, tokens: Callable[[str], int]) -> int:
+        """Tokens of the longest prompt it may plan; bounds the sampling engine's context and the memory plan.
+
+        Args:
+            config: an instance of `Config`.
+            prompt: tokens of the longest prompt of the data.
+            cap: tokens of the longest answer.
+            tokens: a text's tokens, or an upper bound where no tokenizer is at hand.
+        """
+        return prompt
+
     def plan(self, step: Step) -> list[PlannedGroup]:
         """Before generation: groups to add or to put in a slot."""
         return []

@@ -23,6 +23,7 @@ from r3bench.training import checkpoint, trl_adapter
 from r3bench.training.args import R3Config
 from r3bench.training.budget import StopAtTokens
 from r3bench.training.callbacks import MetricsFile, Progress, RoomForCheckpoint, StopOnSignal
+from r3bench.training.context import engine_context
 from r3bench.training.data import load_questions
 from r3bench.training.divergence import StopAtRunawayWeights
 from r3bench.training.environment import device
@@ -63,6 +64,8 @@ def build_trainer(
     model, tokenizer = load_model(recipe.model)
     questions = load_questions(recipe.data)
     _check_questions(len(questions), arguments)
+    positions = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+    arguments.vllm_max_model_length = engine_context(recipe, questions, tokenizer, positions)
     try:
         return R3Trainer(
             model=model,

@@ -127,7 +127,8 @@ def test_truncated_answers_can_be_left_out():
     [
         ("full", "<think>abcdefgh</think>so \\boxed{7}", "abcdefghso \\boxed{7}"),
         ("tail", "<think>abcdefgh</think>so \\boxed{7}", "efghso \\boxed{7}"),
-        ("tail", "never ends", "ends"),
+        ("tail", "<think>abcdefgh</think>so again \\boxed{7}", "again \\boxed{7}"),
+        ("tail", "the thought never ends", "ought never ends"),
         ("answer", "x \\boxed{1} y \\boxed{\\frac{1}{2}} z", "\\frac{1}{2}"),
         ("answer", "x \\boxed{3} y \\boxed{never closed", "3"),
         ("answer", "no answer", "(none)"),
@@ -136,7 +137,7 @@ def test_truncated_answers_can_be_left_out():
 )
 def test_contexts(context, text, shown):
     memory = Memory(stored("q0", 0, False), texts={("q0", 0): text})
-    settings = {"context": context, "budget": 4, "max_share": 1.0, "template": "short"}
+    settings = {"context": context, "budget": 16, "max_share": 1.0, "template": "short"}
     (plan,), _ = planned(settings, memory, batch(1))
     assert plan.prompt[0]["content"] == f"ask 0\nWrong: {shown}"
 

@@ -12,9 +12,10 @@ from transformers import AutoModelForCausalLM, Qwen2Config
 from typer.testing import Result
 
 from r3bench import catalog
+from r3bench.components.reflection import template_path
 from r3bench.config.load import load_recipe
 from r3bench.config.sections import LoraSection
-from r3bench.sweep.memory import CARDS, KNOWN, Shape, adapter_parameters, memory, recipe_memory, shape_of
+from r3bench.sweep.memory import ASLEEP_GB, CARDS, KNOWN, Shape, adapter_parameters, memory, recipe_memory, shape_of
 
 SMALL = Shape(layers=3, hidden=64, kv_heads=2, head_dim=16, intermediate=96, vocabulary=500, tied=False, heads=4)
 
@@ -74,18 +75,28 @@ def test_keys_and_values_are_what_a_model_caches() -> None:
 
 
 def test_the_total_written_out() -> None:
-    """DeepSeek-R1-Distill-Qwen-1.5B by hand: 8 rows of 1,024 + 8,192 tokens, vLLM on 30 % of 80 GB.
+    """DeepSeek-R1-Distill-Qwen-1.5B by hand: 8 rows of 1,024 + 8,192 tokens, vLLM on 30 % of 80 GB, asleep in training.
+
+    A reflection prompt may hold the template (each byte counted as a token) and 512 tokens of an answer besides.
 
     To the 16 groups of 8 that a process samples, replay may append 16 rows and reflection 4 groups of 8: 3 rows for
     each of 16 micro-batches.
     """
-    n, tokens = 1.776943104e9, (8 + 3) * 9216
+    n = 1.776943104e9
+    tokens = (8 + 3) * (1024 + len(template_path("retry").read_bytes()) + 512 + 8192)
     block = tokens * 1536 * 2
-    head = tokens * 1536 * 4 + 151936 * 1536 * 6 + 4096 * 32768 * 2
-    by_hand = 2 * n + 2 * n + 2 * n + 4 * n + (28 + 17) * block + head + 0.3 * 80e9 + 1e9
-    found = recipe_memory(load_recipe("r3_1.5b"), device_gb=80)
+    head = tokens * 1536 * 4 + 151936 * 1536 * 8 + 4096 * 32768 * 2
+    stays = 4 * n + 4 * n + 4 * n + 8 * n + 1e9  # weights, reference, gradients, two moments in float32; context
+    training = 2 * n + (28 + 17) * block + head + ASLEEP_GB * 1e9  # autocast's copies of the weights in bfloat16
+    recipe = load_recipe("r3_1.5b", ["model.dtype=float32", "trainer.vllm_enable_sleep_mode=true"])
+    found = recipe_memory(recipe, device_gb=80)
     assert found is not None
-    assert found.total == pytest.approx(by_hand / 1e9)
+    assert found.total == pytest.approx((stays + max(training, 0.3 * 80e9)) / 1e9)
+    awake = recipe_memory(
+        load_recipe("r3_1.5b", ["model.dtype=float32", "trainer.vllm_enable_sleep_mode=false"]), device_gb=80
+    )
+    assert awake is not None
+    assert awake.total == pytest.approx((stays + training - ASLEEP_GB * 1e9 + 0.3 * 80e9) / 1e9)
 
 
 def test_a_split_model_takes_its_share() -> None:
@@ -139,16 +150,18 @@ def test_the_cost_of_r3_written_out(r3bench: Callable[..., Result], gpus: int, u
     assert found["evaluation_tokens"] == pytest.approx(49 * evaluation)
     hours = 48 * (tokens / 13000 + evaluation / 10000) / 3600
     assert found["device_hours"]["H100"] == pytest.approx(hours)
-    kept = 49 * (1.78e9 * 2 + evaluation * 2) / 1e9
+    width = {"float32": 4, "bfloat16": 2}[load_recipe("r3_1.5b").model.dtype]
+    kept = 49 * (1.78e9 * width + evaluation * 2) / 1e9
     assert found["kept_disk_gb"] == pytest.approx(kept)
-    assert found["peak_disk_gb"] == pytest.approx(kept + 2 * (1.78e9 * 10 + 5e8 * 8) / 1e9)
+    assert found["peak_disk_gb"] == pytest.approx(kept + 2 * (1.78e9 * 3 * width + 5e8 * 8) / 1e9)
     text = r3bench("plan", "r3", "--gpus", str(gpus)).stdout
     assert f"H100 {hours / gpus:,.1f}, H200" in text.partition("  hours  ")[2].partition("\n")[0]
 
 
 def test_rows_that_fit_in_vllms_share(r3bench: Callable[..., Result]) -> None:
-    """DeepSeek-R1-Distill-Qwen-1.5B: 28 layers, 2 key/value heads of 128, bfloat16; 9,216 tokens a row."""
-    row = 2 * 2 * 28 * 2 * 128 * 9216
+    """DeepSeek-R1-Distill-Qwen-1.5B: 28 layers, 2 key/value heads of 128, bfloat16; 8,192 + 1,024 tokens a row,
+    and a reflection's template and 512 tokens of an answer."""
+    row = 2 * 2 * 28 * 2 * 128 * (9216 + 512 + len(template_path("retry").read_bytes()))
     rows = int((0.3 * CARDS["80 GB"] * 1e9 - 2 * 1.776943104e9) / row)
     text = r3bench("plan", "r3_1.5b").stdout
     assert f"keys and values, {row / 1e9:.2f} of an answer in full length" in text
@@ -164,3 +177,26 @@ def test_an_unknown_shape_is_left_out(folder: Path) -> None:
     assert shape_of(str(folder / "model")) is None
     build(SMALL).config.save_pretrained(folder / "model")
     assert shape_of(str(folder / "model")) == SMALL
+
+
+def test_plan_takes_overrides_of_a_recipe_and_warns_of_a_tight_fit(r3bench: Callable[..., Result]) -> None:
+    wide = ["model.dtype=float32", "trainer.vllm_enable_sleep_mode=false"]
+    text = r3bench("plan", "r3_1.5b", *wide, "--gpus", "8").stdout
+    assert "80 GB fits, 2 % spare" in text and "warning: less than 10 % spare on 80 GB" in text
+    asleep = r3bench("plan", "r3_1.5b", wide[0], "trainer.vllm_enable_sleep_mode=true", "--gpus", "8").stdout
+    assert "80 GB fits, 27 % spare" in asleep and "warning" not in asleep and "sleep mode" in asleep
+    refused = r3bench("plan", "r3", "model.dtype=float32")
+    assert refused.exit_code == 2
+    assert refused.stderr == (
+        "r3bench: r3: got 'model.dtype=float32', but a grid takes no key=value; its 'set' section changes the recipe\n"
+    )
+    assert r3bench("plan", "quickstart", "seed=7").stdout.startswith("quickstart: one run, quickstart-s7-")
+
+
+def test_an_engine_that_sleeps_is_counted_while_it_is_awake() -> None:
+    trainer = {"use_vllm": True, "vllm_gpu_memory_utilization": 0.5, "max_completion_length": 8}
+    awake = memory(SMALL, trainer, device_gb=80)
+    asleep = memory(SMALL, {**trainer, "vllm_enable_sleep_mode": True}, device_gb=80)
+    names = ("weights", "gathered", "gradients", "optimiser", "activations", "head", "context", "reference")
+    assert awake.total == pytest.approx(40 + sum(getattr(awake, name) for name in names))
+    assert 40 < asleep.total <= awake.total  # it has its share while it samples, whatever training needs

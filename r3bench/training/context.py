@@ -1,0 +1,71 @@
+"""How long a row can get: the longest prompt of the data and of what components may plan, and the engine's context."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from datasets import Dataset
+
+from r3bench import catalog
+from r3bench.config.sections import Recipe
+from r3bench.config.strict import build
+from r3bench.config.trainer_fields import trainer_value
+from r3bench.errors import ConfigError
+
+
+def longest_planned(
+    components: Mapping[str, Mapping[str, Any]], prompt: int, cap: int, tokens: Callable[[str], int]
+) -> int:
+    """Tokens of the longest prompt that these components (name -> settings) may ask; at least `prompt`."""
+    longest = prompt
+    for name, settings in components.items():
+        component = catalog.component(name)
+        longest = max(longest, component.longest_prompt(build(component.Config, settings, name), prompt, cap, tokens))
+    return longest
+
+
+def prompt_lengths(questions: Dataset, tokenizer: Any) -> list[int]:
+    """Tokens of every prompt as the policy sees it, the chat template and the start of the answer included."""
+    prompts = list(questions["prompt"])
+    rendered = tokenizer.apply_chat_template(prompts, add_generation_prompt=True, tokenize=False)
+    return [len(ids) for ids in tokenizer(rendered, add_special_tokens=False)["input_ids"]]
+
+
+def engine_context(recipe: Recipe, questions: Dataset, tokenizer: Any, positions: int | None) -> int | None:
+    """vLLM's `max_model_len` for a recipe: the cap on answers and the longest prompt that may be planned.
+
+    An engine that is left at the model's own context must hold one row of that length (131,072 tokens for the R1
+    distillations), for which there may be no room.
+
+    Args:
+        recipe: what is trained.
+        questions: its data.
+        tokenizer: its tokenizer.
+        positions: tokens that the model can take; None where it doesn't say.
+
+    Returns:
+        The recipe's own `vllm_max_model_length` if it has one, else the smallest that always works; None without vLLM.
+
+    Raises:
+        ConfigError: the recipe's own value, or the model, is too small for the longest row.
+    """
+    trainer = recipe.trainer
+    if not trainer_value(trainer, "use_vllm"):
+        return None
+    cap = int(trainer_value(trainer, "max_completion_length"))
+    data = max(prompt_lengths(questions, tokenizer))
+    prompt = longest_planned(
+        recipe.components, data, cap, lambda text: len(tokenizer.encode(text, add_special_tokens=False))
+    )
+    needed = cap + prompt
+    parts = f"answers of {cap} tokens (max_completion_length) and prompts of up to {prompt}"
+    if prompt > data:
+        parts += f" ({data} in the data; the rest is what components put into one)"
+    own = trainer_value(trainer, "vllm_max_model_length")
+    if own is not None and own < needed:
+        raise ConfigError(f"trainer.vllm_max_model_length: got {own}, expected at least {needed}: {parts}")
+    if positions is not None and positions < needed:
+        raise ConfigError(
+            f"trainer.max_completion_length: got {cap}, but the model takes {positions} tokens and a row may have "
+            f"{needed}: {parts}; nearest that works: {max(1, positions - prompt)}"
+        )
+    return int(own) if own is not None else needed
