@@ -10,7 +10,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 from typer.core import TyperGroup
 
-from r3bench.commands import find, measure, result, run, serve, share, study, verdicts
+from r3bench.commands import find, measure, result, run, serve, share, study, verdicts, verification
 from r3bench.commands.options import printable
 from r3bench.errors import R3BenchError, StateError
 from r3bench.files import NO_ROOM
@@ -87,6 +87,7 @@ PANELS: dict[str, dict[str, Callable[..., None]]] = {  # shown in this order
         "report": result.report,
         "trace": result.trace,
         "analyze": result.analyze,
+        "verify": verification.verify,
         "export": share.export,
         "import": share.import_,
         "merge": share.merge,

@@ -111,7 +111,7 @@ def load_study(folder: Path, *, metrics: bool = False) -> Results:
         benchmarks=benchmarks,
         declared=declared_from(grid.get("analysis") or {}, f"{folder / 'study.json'}: analysis"),
         planned=len(planned) or None,
-        notes=tuple(notes),
+        notes=tuple(note.replace(f"{folder}/", "") for note in notes),  # the same wherever the study is
         metrics=logs,
     )
 

@@ -14,12 +14,23 @@ def export(
     models: Annotated[bool, typer.Option("--models", help="With the weights, which are most of a study.")] = False,
     runs: Runs = RUNS,
 ) -> None:
-    """Write a study to one archive: all that its tables, report and trace rest on, without checkpoints and weights."""
-    from r3bench.sweep.archive import export_study
+    """Write a study to one archive: all that its tables, report and trace rest on, and the tables; no checkpoints.
 
-    count = export_study(study_folder(study, runs), file, models=models)
+    It has a manifest with the digest of every file. What isn't finished, or doesn't agree with its record, is said.
+    """
+    from r3bench.sweep.archive import export_study
+    from r3bench.verification.verify import verify
+
+    folder = study_folder(study, runs)
+    about = export_study(folder, file, models=models)
     typer.echo(file)
-    typer.echo(f"{count} files, {file.stat().st_size / 1e6:.1f} MB", err=True)
+    typer.echo(f"{len(about['files'])} files, {file.stat().st_size / 1e6:.1f} MB", err=True)
+    if about["unfinished"]:
+        shown = ", ".join(about["unfinished"][:3]) + (", ..." if len(about["unfinished"]) > 3 else "")
+        typer.echo(f"not finished: {len(about['unfinished'])} runs ({shown})", err=True)
+    found = verify(folder, grade=0, tables=False)
+    for _, where, wrong in found.faults:
+        typer.echo(f"does not agree: {where}: {wrong}", err=True)
 
 
 def import_(
@@ -27,15 +38,39 @@ def import_(
     study: Annotated[
         str | None, typer.Option("--study", metavar="NAME", help="Its folder below --runs; default: as it was called.")
     ] = None,
+    anyway: Annotated[bool, typer.Option("--anyway", help="Although files don't agree with their digests.")] = False,
     runs: Runs = RUNS,
 ) -> None:
-    """Unpack a study below --runs; `tables`, `report`, `trace` and `plan --from` then read it like one made here."""
-    from r3bench.errors import ConfigError
+    """Unpack a study below --runs; `tables`, `report`, `trace` and `plan --from` then read it like one made here.
+
+    Its files are compared with its manifest and its records with its answers first; `verify` also grades anew.
+    """
+    from r3bench.errors import ConfigError, DataError
     from r3bench.sweep.archive import import_study
+    from r3bench.verification.verify import verify_unpacked
 
     if study is not None and (not study or Path(study).name != study or study.startswith(".")):
         raise ConfigError(f"--study: got '{study}', expected the name of a folder, without a path")
-    typer.echo(import_study(file, runs, study))
+    notes: list[str] = []
+
+    def check(folder: Path) -> None:
+        found = verify_unpacked(folder)
+        notes.extend(found.notes)
+        # what another version of r3bench may see otherwise (hashes of settings, say) is told, and no reason to refuse
+        grave = [fault for fault in found.faults if fault[0] in ("archive", "records", "files", "answers")]
+        if grave and not anyway:
+            _, where, wrong = grave[0]
+            more = f", and {len(grave) - 1} more" if len(grave) > 1 else ""
+            raise DataError(
+                f"{file}: {where}: {wrong}{more}; nothing was imported (r3bench verify shows all; --anyway imports it, "
+                "and tables leave such runs out)"
+            )
+        for _, where, wrong in found.faults:
+            typer.echo(f"does not agree: {where}: {wrong}", err=True)
+
+    typer.echo(import_study(file, runs, study, check))
+    for note in notes:
+        typer.echo(f"note: {note}", err=True)
 
 
 def merge(

@@ -34,6 +34,7 @@ ALLOWED: dict[str, set[str] | None] = {
     "evaluation": {*BASE, "config", "catalog", "grading", "prompts", "evaluation", "training"},
     "analysis": {*BASE, "config", "catalog", "grading", "analysis"},
     "sweep": {*BASE, "config", "catalog", "training", "evaluation", "analysis", "serving", "sweep"},  # for plans
+    "verification": {*BASE, "config", "grading", "training", "evaluation", "analysis", "sweep", "verification"},
     "commands": None,
     "cli": None,
 }

@@ -135,7 +135,7 @@ def test_what_is_no_archive(r3bench: Callable[..., Result], study: Path, folder:
     with tarfile.open(folder / "plain.tar.gz", "w:gz") as archive:
         member, content = entry("s/notes.txt", b"no study")
         archive.addfile(member, io.BytesIO(content))
-    assert "no readable study.json" in r3bench("import", "plain.tar.gz").stderr
+    assert "study.json: no such file" in r3bench("import", "plain.tar.gz").stderr
 
 
 def record(**values: object) -> RunRecord:

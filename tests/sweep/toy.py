@@ -89,6 +89,45 @@ def toy_evaluate(model, section, out, *, default_max_tokens, quiet=False):
     return summaries
 
 
+def honest_evaluate(model, section, out, *, default_max_tokens, quiet=False):
+    """Answers, verdicts, seeds, settings and scores as an evaluation leaves them; one shard per repeat."""
+    from r3bench.evaluation import shards
+    from r3bench.evaluation.sampling import draw_seed
+    from r3bench.evaluation.summary import summarise
+    from r3bench.grading import Grader
+
+    name, summaries = str(Path(model).parent.name), {}
+    for task in section.tasks:
+        asked = settings(section, default_max_tokens)
+        told = {"task": task, "version": "1", "questions": "0123456789ab", "model": config_digest(name)} | {
+            key: asked[key] for key in ("style", "temperature", "top_p", "max_tokens", "seed")
+        }
+        rows = []
+        for repeat in range(section.samples):
+            draws = [_answer(name, task, question, repeat) for question in range(QUESTIONS)]
+            responses = [f"so it is \\boxed{{{42 if row['correct'] else 41}}}" for row in draws]
+            for row, response, verdict in zip(
+                draws, responses, Grader().grade(responses, ["42"] * QUESTIONS), strict=True
+            ):
+                row |= {
+                    "seed": draw_seed(section.seed, row["question"], repeat),
+                    "response": response,
+                    "extracted": verdict.extracted,
+                    "reason": verdict.reason,
+                    "correct": verdict.correct,
+                    "grader": Grader().name,
+                }
+            shards.write(out / task, f"r{repeat:04d}-{repeat:04d}.q00000-{QUESTIONS - 1:05d}", draws, told)
+            rows += draws
+        summaries[task] = {KEY: asked, "version": "1", "digest": "0123456789ab"} | summarise(rows, section.samples)
+    return summaries
+
+
+def config_digest(name):
+    """12 hex digits in place of a model's fingerprint."""
+    return hashlib.sha256(name.encode()).hexdigest()[:12]
+
+
 def _answer(name, task, question, repeat):
     draw = random.Random(hashlib.sha256(f"{name}-{task}-{question}-{repeat}".encode()).hexdigest())
     correct = draw.random() < 0.5
@@ -114,6 +153,12 @@ TOY = Steps(
     environment=lambda: {"commit": None, "dirty": False},
     start_model=lambda name, revision: f"start/{name}",
 )
+HONEST = Steps(toy_train, honest_evaluate, TOY.environment, TOY.start_model)
+
+
+def run_honest(work):
+    """A cell for `ablate(run=...)` whose answers bear out everything that is said of them."""
+    return run_job(work, steps=HONEST)
 
 
 def run_toy(work):
