@@ -14,11 +14,12 @@ from r3bench.commands import find, measure, result, run, serve, share, study, ve
 from r3bench.commands.options import printable
 from r3bench.errors import R3BenchError, StateError
 from r3bench.files import NO_ROOM
+from r3bench.out_of_memory import out_of_memory
 from r3bench.secrets import masked
+from r3bench.streams import steady
 from r3bench.threads import wait_asleep
 
 NOT_OURS = {errno.EACCES, errno.EPERM, errno.EROFS, *NO_ROOM}  # the machine's state, not a bug
-NO_MEMORY = ("out of memory", "can't allocate memory", "not enough memory")  # in what torch says, on a GPU and on a CPU
 LESS_MEMORY = (
     "a smaller trainer.per_device_train_batch_size with more trainer.gradient_accumulation_steps needs less, "
     "in evaluation a smaller eval.batch_size; see docs/troubleshooting.md"
@@ -34,15 +35,21 @@ class _Group(TyperGroup):
         except R3BenchError as error:
             _fail(str(error), error.exit_code)
         except OSError as error:
+            if out_of_memory(error):
+                _no_memory(error)
             if error.filename is None and error.errno not in NOT_OURS:
                 raise
             where = f"{error.filename}: " if error.filename is not None else ""
             _fail(where + (error.strerror or type(error).__name__), _code(error))
-        except (MemoryError, RuntimeError) as error:
-            said = str(error).partition("\n")[0]
-            if not isinstance(error, MemoryError) and not any(words in said.lower() for words in NO_MEMORY):
+        except Exception as error:
+            if not out_of_memory(error):
                 raise
-            _fail(f"out of memory{': ' if said else ''}{said}; {LESS_MEMORY}", R3BenchError.exit_code)
+            _no_memory(error)
+
+
+def _no_memory(error: BaseException) -> NoReturn:
+    said = str(error).partition("\n")[0]
+    _fail(f"out of memory{': ' if said else ''}{said}; {LESS_MEMORY}", R3BenchError.exit_code)
 
 
 def _code(error: OSError) -> int:
@@ -117,6 +124,7 @@ def _root(
 def main() -> None:
     """Entry point of the console script."""
     wait_asleep()
+    steady()
     try:
         app()
     except Exception as error:  # noqa: BLE001, a bug: its traceback goes into reports, so without what is secret in it

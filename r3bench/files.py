@@ -16,15 +16,28 @@ NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # full disk, used up quota,
 
 
 def no_room(error: BaseException) -> bool:
-    """Whether a file could not be written for want of room; safetensors and `torch.save` say so in words only.
+    """Whether a file could not be written for want of room, by the error or one that it was raised from.
 
-    `torch.save` words it "unexpected pos 576 vs 534" and knows no cause: it may as well be another failure to write.
+    safetensors, `torch.save` and SQLite say so in words only. `torch.save` words it "unexpected pos 576 vs 534" and
+    knows no cause: it may as well be another failure to write.
     """
-    if isinstance(error, OSError):
+    seen: set[int] = set()
+    found: BaseException | None = error
+    while found is not None and id(found) not in seen:
+        seen.add(id(found))
+        if _says_no_room(found):
+            return True
+        found = found.__cause__ or (None if found.__suppress_context__ else found.__context__)
+    return False
+
+
+def _says_no_room(error: BaseException) -> bool:
+    if isinstance(error, OSError) and error.errno is not None:
         return error.errno in NO_ROOM
     said = str(error)
     torch_save = "inline_container" in said and ("unexpected pos" in said or "write failed" in said)
-    return torch_save or any(f"(os error {number})" in said for number in NO_ROOM)
+    words = any(f"(os error {number})" in said or f"[Errno {number}]" in said for number in NO_ROOM)
+    return torch_save or words or "database or disk is full" in said
 
 
 def sync_directory(directory: Path) -> None:

@@ -50,7 +50,9 @@ def serve(
     def stop(number: int, _: FrameType | None) -> None:
         raise KeyboardInterrupt
 
-    signal.signal(signal.SIGTERM, stop)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, stop)
     log = runs / "serve" / f"{Path(name).name}-{os.getpid()}.log"
     try:
         with Server(serving, log, progress(quiet)) as server:

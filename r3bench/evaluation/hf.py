@@ -21,6 +21,7 @@ from r3bench.errors import ConfigError, Diverged
 from r3bench.evaluation import fingerprint
 from r3bench.evaluation.chat import ChatModel
 from r3bench.evaluation.sampling import Answered, Completion, Draw, Sampling, Stream, stretches
+from r3bench.out_of_memory import out_of_memory
 from r3bench.training.names import start_revision
 
 NUCLEUS = 512  # likeliest tokens looked at first for top-p; the whole vocabulary is sorted only if they don't suffice
@@ -181,8 +182,8 @@ class HFBackend(ChatModel):
                             text = self.tokenizer.decode(ids, skip_special_tokens=True)
                             done[i] = Completion(text, len(ids), ids[-1] not in self.ends)
                             progress(1)
-                    except torch.OutOfMemoryError:
-                        if size == 1:
+                    except RuntimeError as error:
+                        if size == 1 or not out_of_memory(error):
                             raise
                         size //= 2  # answers that were under way begin again, with the same numbers
                     if size < self.batch_size:

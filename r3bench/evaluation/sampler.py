@@ -25,7 +25,11 @@ from r3bench.evaluation.sampling import Draw, Sampling
 
 def main() -> int:
     """Until stdin ends."""
-    for number in (signal.SIGTERM, signal.SIGUSR2):  # a scheduler's are for the job's process, which ends us
+    for number in (
+        signal.SIGTERM,
+        signal.SIGHUP,
+        signal.SIGUSR2,
+    ):  # a scheduler's are for the job's process, which ends us
         signal.signal(number, signal.SIG_IGN)
     replies = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)

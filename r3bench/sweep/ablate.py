@@ -1,5 +1,6 @@
 """`ablate`: run a grid, or what is left of it."""
 
+import contextlib
 import signal
 from collections import Counter
 from collections.abc import Callable
@@ -76,6 +77,7 @@ def ablate(
         StateError: the folder belongs to another version of the grid, or can't be written, or finished runs lack a
             measurement and their weights.
     """
+    say = _steady(say)
     opened = open_study(grid, runs, study)
     check_cells(opened)
     opened.check_weights()
@@ -103,6 +105,16 @@ def ablate(
         raise StateError(f"{error.filename or opened.root}: {error.strerror or error}") from error
 
 
+def _steady(say: Callable[[str], None]) -> Callable[[str], None]:
+    """`say`, whose reader may be gone: no line is worth a run."""
+
+    def said(line: str) -> None:
+        with contextlib.suppress(OSError, ValueError):
+            say(line)
+
+    return said
+
+
 def check_cells(study: Study) -> None:
     """Refuse cells whose model or questions can't exist, or whose batches can't be split over their GPUs.
 
@@ -120,7 +132,7 @@ def check_cells(study: Study) -> None:
 
 
 def _lost(error: BaseException) -> bool:
-    return classify(error).kind in ("stopped", "preempted")
+    return classify(error).kind in ("stopped", "preempted", "lost")
 
 
 def tune(study: Study, executor: Executor, slots: int, search: Runner, say: Callable[[str], None]) -> None:

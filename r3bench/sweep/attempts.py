@@ -16,9 +16,13 @@ from typing import Any, Literal
 from r3bench.errors import Diverged, Interrupted
 from r3bench.files import append_jsonl, expect, no_room, read_jsonl
 from r3bench.lock import Locked
+from r3bench.out_of_memory import out_of_memory
 from r3bench.secrets import masked
 
-FailureKind = Literal["bug", "diverged", "out_of_memory", "preempted", "timeout", "disk", "locked", "stopped"]
+FailureKind = Literal[
+    "bug", "diverged", "out_of_memory", "preempted", "timeout", "disk", "machine", "lost", "locked", "stopped"
+]  # lost: it never began
+PAUSING = ("disk", "machine")  # no attempt failed: nothing could run here, and the study goes on once it can
 
 
 @dataclass(frozen=True)
@@ -46,7 +50,11 @@ def classify(error: BaseException) -> Failure:
     """The class of an attempt's exception, from its type, its errno or the text of known out-of-memory errors."""
     if isinstance(error, WorkerFailed):
         return error.failure
-    message = (str(error).strip().splitlines() or [""])[0]
+    try:
+        said = str(error)
+    except Exception:  # noqa: BLE001, an exception of the user's code whose text can't be made
+        return Failure("bug", type(error).__name__, masked("".join(traceback.format_tb(error.__traceback__))[-20_000:]))
+    message = (said.strip().splitlines() or [""])[0]
     message = f"{type(error).__name__}: {message}" if message else type(error).__name__
     detail = "".join(traceback.format_exception(error))
     return Failure(_kind(error), masked(message[:500]), masked(detail[-20_000:]))
@@ -63,18 +71,17 @@ def _kind(error: BaseException) -> FailureKind:
         return "locked"
     if no_room(error):
         return "disk"
-    text = str(error).lower()
-    if isinstance(error, MemoryError) or (
-        isinstance(error, RuntimeError) and ("out of memory" in text or "can't allocate memory" in text)
-    ):
+    if out_of_memory(error):
         return "out_of_memory"
+    text = str(error).lower()
     if isinstance(error, RuntimeError) and any(words in text for words in PEER_GONE):
         return "preempted"  # what ended the other is for that one to say
     if isinstance(error, TimeoutError):
         return "timeout"
     if isinstance(error, Interrupted | Stopped):
         return "stopped"
-    lost = BrokenExecutor | CancelledError | KeyboardInterrupt | SystemExit | ConnectionError
+    # an exit or interrupt that no signal asked for (those are `Stopped`) is of the user's code, and a bug
+    lost = BrokenExecutor | CancelledError | ConnectionError
     if isinstance(error, lost):
         return "preempted"
     return "bug"
@@ -106,11 +113,12 @@ def note(directory: Path, event: str, **values: object) -> None:
 
 
 def note_failure(directory: Path, failure: Failure) -> None:
-    """Append a failure. A run locked by someone else is no attempt and is not noted; neither is a full disk. One that
-    was asked to stop, and saved, has not failed either; its end is noted as what it is."""
+    """Append a failure. A run locked by someone else is no attempt and is not noted; neither is a full disk or a
+    machine that starts no process. One that was asked to stop, and saved, has not failed either; its end is noted as
+    what it is."""
     if failure.kind == "stopped":
         note(directory, "stopped", message=failure.message)
-    elif failure.kind not in ("locked", "disk"):
+    elif failure.kind not in ("locked", "lost", *PAUSING):
         note(directory, "failure", kind=failure.kind, message=failure.message, detail=failure.detail)
 
 

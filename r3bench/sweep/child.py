@@ -10,12 +10,13 @@ import signal
 import subprocess
 import sys
 import tempfile
+import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
-from r3bench.files import read_json, write_json
+from r3bench.files import no_room, read_json, write_json
 from r3bench.serving.training import ranks, split_devices
 from r3bench.sweep.attempts import Failure, WorkerFailed, classify
 from r3bench.sweep.outcome import Outcome
@@ -23,6 +24,9 @@ from r3bench.sweep.signals import passing_on, stoppable
 from r3bench.sweep.worker import lead
 
 PR_SET_PDEATHSIG = 1
+NO_ROOM_CODE = 74  # EX_IOERR: ends a worker that found no room for its reply
+# ends that come from outside; SIGBUS: a file in memory whose disk is full or gone
+KILLED = tuple(-number for number in (signal.SIGTERM, signal.SIGKILL, signal.SIGINT, signal.SIGHUP, signal.SIGBUS))
 SAVING = 600  # seconds the ranks of a cell get to finish the batch and save after a signal
 
 
@@ -59,22 +63,40 @@ def name_of(function: Callable[..., Any]) -> str:
     return f"{function.__module__}:{function.__qualname__}"
 
 
-def call(function: str, work: Mapping[str, Any]) -> dict[str, Any]:
-    """Import and call 'module:name' on `work`; {"result": ...} or {"failure": ...}, JSON-ready."""
+def call(
+    function: str, work: Mapping[str, Any], prepare: Callable[[Mapping[str, Any]], None] | None = None
+) -> dict[str, Any]:
+    """Import and call 'module:name' on `work`, after `prepare`; {"result": ...} or {"failure": ...}, JSON-ready."""
     with Outcome(everything=True) as outcome:
+        if prepare is not None:
+            prepare(work)
         module, _, name = function.partition(":")
         outcome.value = getattr(importlib.import_module(module), name)(work)
     if outcome.error is not None:
-        failure = classify(outcome.error)
-        print(failure.detail, file=sys.stderr, flush=True)
-        return {"failure": asdict(failure)}
+        return {"failure": asdict(classify(outcome.error))}
     return {"result": outcome.value}
 
 
-def call_on(function: str, work: Mapping[str, Any], processes: int) -> dict[str, Any]:
+def log_failure(reply: Mapping[str, Any]) -> None:
+    """A failure's traceback, and what is still buffered, into the log. Its disk may be full: that is no failure."""
+    with contextlib.suppress(OSError, ValueError):
+        if "failure" in reply:
+            print(reply["failure"]["detail"], file=sys.stderr)
+        sys.stdout.flush()
+        sys.stderr.flush()
+
+
+def call_on(
+    function: str,
+    work: Mapping[str, Any],
+    processes: int,
+    prepare: Callable[[Mapping[str, Any]], None] | None = None,
+) -> dict[str, Any]:
     """`call`, under torchrun where a cell has several GPUs; for the job of a cluster's scheduler."""
     if processes == 1:
-        return call(function, work)
+        return call(function, work, prepare)
+    if prepare is not None:
+        prepare(work)
     with tempfile.TemporaryDirectory(prefix="r3bench-") as folder:
         job, result = Path(folder) / "job.json", Path(folder) / "result.json"
         job.write_text(json.dumps(work))
@@ -88,10 +110,15 @@ def call_on(function: str, work: Mapping[str, Any], processes: int) -> dict[str,
 
 def call_to(reply: str, function: str, work: Mapping[str, Any], processes: int) -> None:
     """`call_on` in a job whose scheduler doesn't hand results back: the reply goes to a file."""
-    redirect(work)
     with stoppable(warned=True):
-        answer = call_on(function, work, processes)
-    write_json(Path(reply), answer)
+        answer = call_on(function, work, processes, redirect)
+    try:
+        write_json(Path(reply), answer)
+    except OSError as error:
+        if not no_room(error):
+            raise
+        os._exit(NO_ROOM_CODE)
+    log_failure(answer)
 
 
 def reply_in(result: Path) -> dict[str, Any] | None:
@@ -118,8 +145,7 @@ def unpack(reply: Mapping[str, Any] | None, status: int, log: Path, processes: i
         outcome.error = WorkerFailed(Failure(**reply["failure"]))
     else:
         what = f"killed by {signal.Signals(-status).name}" if status < 0 else f"ended with exit code {status}"
-        killed = status in (-signal.SIGTERM, -signal.SIGKILL, -signal.SIGINT) or processes > 1
-        kind = "preempted" if killed else "bug"
+        kind = "disk" if status == NO_ROOM_CODE else "preempted" if status in KILLED or processes > 1 else "bug"
         tail = ""
         with contextlib.suppress(OSError):
             tail = log.read_text(errors="replace")[-4000:]
@@ -154,15 +180,44 @@ def main(arguments: list[str]) -> int:
             [sys.executable, *launcher, "-m", "r3bench.sweep.child", function, job_path, result_path],
         )
     die_with_parent()
-    redirect(work)
-    with stoppable():
-        reply = call(function, work)
     result = Path(result_path)
-    if "failure" in reply and "RANK" in os.environ:
-        write_json(result.with_name(f"failed-{os.environ['RANK']}.json"), reply)
-    elif lead():
-        write_json(result, reply)
+
+    def leave(reply: Mapping[str, Any]) -> None:
+        if "failure" in reply and "RANK" in os.environ:
+            write_json(result.with_name(f"failed-{os.environ['RANK']}.json"), reply)
+        elif lead():
+            write_json(result, reply)
+
+    if "RANK" in os.environ:
+        exits_are_told(leave)
+    with stoppable():
+        reply = call(function, work, prepare=redirect)
+    try:
+        leave(reply)
+    except OSError as error:
+        if not no_room(error):
+            raise
+        return NO_ROOM_CODE
+    log_failure(reply)
     return 0 if "result" in reply else 1
+
+
+def exits_are_told(leave: Callable[[Mapping[str, Any]], None]) -> None:
+    """In a rank: an `os._exit` in the user's code leaves a failure behind, by way of `leave`.
+
+    To torchrun such a rank has finished, or failed like those that lost it; then none says why.
+    """
+    owner, leave_at_once = os.getpid(), os._exit
+
+    def told(code: int) -> NoReturn:
+        if os.getpid() == owner:  # a forked child ends like this
+            where = "".join(traceback.format_stack())
+            failure = Failure("bug", f"os._exit({code}) was called in a rank", where[-20_000:])
+            with contextlib.suppress(OSError):
+                leave({"failure": asdict(failure)})
+        leave_at_once(code)
+
+    os._exit = told  # type: ignore[assignment]
 
 
 if __name__ == "__main__":

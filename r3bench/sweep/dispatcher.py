@@ -4,6 +4,7 @@ The run directories are the truth. Whatever happens to the dispatcher, starting 
 waits for those another process still holds, and runs the rest.
 """
 
+import contextlib
 import signal
 import time
 from collections import deque
@@ -15,9 +16,10 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from r3bench.errors import Interrupted, StateError
+from r3bench.files import no_room
 from r3bench.lock import exclusive, holder
 from r3bench.records import RunRecord, read_record
-from r3bench.sweep.attempts import Failure, classify, counts, failures, give_up, note_failure
+from r3bench.sweep.attempts import PAUSING, Failure, classify, counts, failures, give_up, note_failure
 from r3bench.sweep.cells import Cell
 from r3bench.sweep.disk import free_gb, prune
 from r3bench.sweep.progress import newest_change, saved
@@ -141,7 +143,8 @@ class Dispatcher:
         if gone:
             self.report.left += gone
             self.report.reason = self.report.reason or "removed while the study ran; the same command makes them again"
-            self.study.write()
+            with contextlib.suppress(OSError):  # only a description, which the next call writes again
+                self.study.write()
 
     def _reconcile(self, cell: Cell) -> None:
         state, record = self.study.state(cell)
@@ -167,10 +170,18 @@ class Dispatcher:
             work = job(cell.recipe, paths.root, cell.factors, counts(paths.root)["out_of_memory"])
             work["strategy"] = self.study.grid.executor.strategy
             work["disk_floor_gb"] = self.study.grid.disk_floor_gb
+            before = _Running(cell, newest_change(paths), failures=len(failures(paths.root)), saved=saved(paths))
+            try:
+                future = self.executor.submit(self.run, work)
+            except OSError as error:  # no room for a job's files, or no process: running cells go on
+                self.todo.appendleft(cell)
+                self._stop_filling(
+                    f"no cell could be started: {error.filename or ''} {error.strerror or error}".strip()
+                )
+                return
+            self.running[future] = before
             for watcher in self.watchers:
                 watcher.started(cell)
-            before = _Running(cell, newest_change(paths), failures=len(failures(paths.root)), saved=saved(paths))
-            self.running[self.executor.submit(self.run, work)] = before
 
     def _stop_filling(self, reason: str) -> None:
         if self.report.reason is None:
@@ -216,7 +227,10 @@ class Dispatcher:
         if failure.kind == "locked":
             self.elsewhere.append(cell)
             return
-        if failure.kind == "disk":
+        if failure.kind == "lost":
+            self.todo.appendleft(cell)
+            return
+        if failure.kind in PAUSING:
             self.todo.appendleft(cell)
             self._stop_filling(failure.message)
             return
@@ -226,6 +240,17 @@ class Dispatcher:
                 self.todo.append(cell)
                 return
             failure = Failure("preempted", f"asked to stop before it got any further: {failure.message}")
+        try:
+            self._count(run, failure)
+        except OSError as error:
+            if not no_room(error):
+                raise
+            self.todo.append(cell)  # the failure isn't noted and doesn't count
+            self._stop_filling(f"{error.filename or root}: {error.strerror}")
+
+    def _count(self, run: _Running, failure: Failure) -> None:
+        """Note a failure; try again, or give up when the retries are used up."""
+        cell, root = run.cell, self.study.paths(run.cell).root
         if run.stopped == "timeout":
             failure = Failure("timeout", f"no progress for {self.study.grid.hang_after:g} s", failure.detail)
         if run.stopped == "timeout" or all(noted.kind != failure.kind for noted in failures(root)[run.failures :]):
@@ -247,7 +272,8 @@ class Dispatcher:
         for future, run in self.running.items():
             paths = self.study.paths(run.cell)
             change = newest_change(paths)
-            queued = getattr(future, "queues", False) and holder(paths.lock) is None
+            queued = getattr(future, "waiting", False)  # for its process: a fork server that still imports, a free GPU
+            queued |= getattr(future, "queues", False) and holder(paths.lock) is None
             if change != run.change or queued:
                 run.change, run.seen = change, time.monotonic()
             elif run.stopped is None and time.monotonic() - run.seen > limit:
@@ -270,7 +296,7 @@ class Dispatcher:
             self.elsewhere = []
 
     def _on_signal(self, number: int, _frame: Any) -> None:
-        """First SIGINT or SIGTERM: start nothing, let running cells save and stop. Second: kill them."""
+        """First SIGINT, SIGTERM or SIGHUP: start nothing, let running cells save and stop. Second: kill them."""
         self.signals += 1
         self.report.interrupted = True
         if self.signals == 1:

@@ -15,9 +15,12 @@ import signal
 import sys
 import tempfile
 import time
+from dataclasses import asdict
 from typing import IO, Any
 
-from r3bench.sweep.child import call, die_with_parent, redirect
+from r3bench.streams import steady
+from r3bench.sweep.attempts import Failure
+from r3bench.sweep.child import call, die_with_parent, log_failure, redirect
 from r3bench.sweep.signals import stoppable
 
 GRACE = 60.0  # seconds children get to save when the dispatcher is gone
@@ -56,8 +59,12 @@ class ForkServer:
 
     def start(self, request: dict[str, Any]) -> None:
         """Fork a child for one request."""
-        result = tempfile.TemporaryFile()  # noqa: SIM115, closed when the child is reaped
-        pid = os.fork()
+        try:
+            result = _buffer()
+            pid = os.fork()
+        except OSError as error:  # no process or memory left: nothing is wrong with the cell
+            failure = Failure("machine", f"no process could be started: {error.strerror}")
+            return self.reply({"id": request["id"], "status": 1, "reply": {"failure": asdict(failure)}})
         if pid == 0:
             self.child(request, result)
         self.children[pid] = (request["id"], result)
@@ -74,14 +81,12 @@ class ForkServer:
             die_with_parent()
             for descriptor in (self.replies, self.wake, self.wake_write):  # `redirect` replaces 0, 1 and 2
                 os.close(descriptor)
-            redirect(request["work"])
             with stoppable():
-                reply = call(request["function"], request["work"])
-            result.write(json.dumps(reply).encode())
+                reply = call(request["function"], request["work"], prepare=redirect)
+            result.write(json.dumps(reply).encode())  # first: a log on a full disk takes nothing from it
             result.flush()
-            sys.stdout.flush()
-            sys.stderr.flush()
             status = 0
+            log_failure(reply)
         finally:
             os._exit(status)
 
@@ -123,11 +128,19 @@ class ForkServer:
                 os.killpg(pid, signal.SIGKILL)
 
 
+def _buffer() -> IO[bytes]:
+    """A nameless file, in memory where there is such a thing: a full disk keeps no reply back."""
+    if hasattr(os, "memfd_create"):
+        return os.fdopen(os.memfd_create("reply"), "w+b")
+    return tempfile.TemporaryFile()
+
+
 def main(preload: list[str]) -> None:
     """Import the modules of `preload` and call its functions ('module:name'), then serve until stdin ends.
 
     Replies leave by a copy of stdout, so that stray prints can't spoil them.
     """
+    steady()
     replies = os.dup(1)
     os.dup2(2, 1)
     for entry in preload:

@@ -8,13 +8,13 @@ from r3bench.sweep.outcome import Outcome
 
 
 class InlineExecutor(Executor):
-    """`submit` returns a finished future. Interrupts (Ctrl-C) go to the caller."""
+    """`submit` returns a finished future. Signals are the dispatcher's; an exit that user code raises is a failure."""
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         """Call `fn` now."""
         future: Future[Any] = Future()
         future.set_running_or_notify_cancel()
-        with Outcome() as outcome:
+        with Outcome(everything=True) as outcome:
             outcome.value = fn(*args, **kwargs)
         outcome.settle(future)
         return future

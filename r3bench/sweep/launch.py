@@ -21,8 +21,9 @@ from r3bench.errors import R3BenchError
 from r3bench.files import read_json, write_json
 from r3bench.records import RunPaths, RunRecord, read_record
 from r3bench.serving.training import served, split_devices
+from r3bench.streams import steady
 from r3bench.sweep.attempts import classify
-from r3bench.sweep.child import die_with_parent
+from r3bench.sweep.child import die_with_parent, exits_are_told
 from r3bench.sweep.outcome import Outcome
 from r3bench.sweep.strategy import Strategy, check_launch, rank_environment
 from r3bench.sweep.worker import finished, lead, run_cell
@@ -135,7 +136,7 @@ def _environment(values: Mapping[str, str]) -> Iterator[None]:
 def _silent() -> Iterator[None]:
     """Without the agent's log lines: what went wrong is said once, by `_error`."""
     logging.disable(logging.CRITICAL)
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)}
     try:
         yield
     finally:
@@ -186,6 +187,7 @@ def _killed(directory: Path, rank: int, number: int) -> R3BenchError:
 def main(folder: str) -> int:
     """A rank: `python -m r3bench.sweep.launch FOLDER`, started by `launch` under torchrun's agent."""
     die_with_parent()
+    steady()
     rank = int(os.environ["RANK"])
     job = json.loads(Path(folder, "job.json").read_text())
     directory = Path(job["directory"])
@@ -198,6 +200,12 @@ def main(folder: str) -> int:
     def say(line: str) -> None:
         print(line, file=sys.stderr, flush=True)
 
+    def leave(reply: Mapping[str, Any]) -> None:
+        if "failure" in reply:
+            reply = {"failure": {"exit_code": None, "time": time.time(), **reply["failure"]}}
+        write_json(Path(folder, f"rank-{rank}.json"), reply)
+
+    exits_are_told(leave)
     with Outcome(everything=True) as outcome:
         recipe = parse_recipe(job["recipe"], str(directory / "config.json"))
         if job["probe"]:
@@ -217,8 +225,8 @@ def main(folder: str) -> int:
         own = isinstance(error, R3BenchError)
         code = error.exit_code if isinstance(error, R3BenchError) else None
         message = str(error) if own else failure.message
-        reply = {"failure": {**asdict(failure), "message": message, "exit_code": code, "time": time.time()}}
-    write_json(Path(folder, f"rank-{rank}.json"), reply)
+        reply = {"failure": {**asdict(failure), "message": message, "exit_code": code}}
+    leave(reply)
     return 0 if error is None else 1
 
 

@@ -10,14 +10,17 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import Executor, Future
+from concurrent.futures import Executor, Future, InvalidStateError
 from pathlib import Path
 from typing import Any
 
 from r3bench.devices import cpu_cores, gpu_ids  # noqa: F401, used by the executors
-from r3bench.sweep.attempts import Failure, WorkerFailed
+from r3bench.files import no_room
+from r3bench.sweep.attempts import Failure, FailureKind, WorkerFailed
 from r3bench.sweep.child import log_file, name_of, reply_in, unpack
 
+IMPORTING = 1800.0  # seconds the fork server gets to import
+TIMES = 5  # servers in a row that may be lost before a cell begins; then the study waits for better times
 DUMP_SECONDS = 0.5  # between asking for a stack dump and asking to stop
 PRELOAD = (
     "torch", "trl", "r3bench.training.run", "r3bench.evaluation.driver", "r3bench.evaluation.lm",
@@ -33,18 +36,29 @@ class ProcessFuture(Future[Any]):
     def __init__(self) -> None:
         super().__init__()
         self.pid: int | None = None
-        self._ending: tuple[float, bool] | None = None
+        self._ending = False  # before there was a process
+
+    @property
+    def waiting(self) -> bool:
+        """Whether there is no process yet."""
+        return self.pid is None
 
     def started(self, pid: int) -> None:
         """The process exists; end it if that was asked for meanwhile."""
         self.pid = pid
-        if self._ending is not None:
-            self.stop(*self._ending)
+        if self._ending:
+            for kill in (os.killpg, os.kill):  # it may not lead its group yet
+                with contextlib.suppress(ProcessLookupError):
+                    kill(pid, signal.SIGKILL)
 
     def stop(self, grace: float, dump: bool = False) -> None:
         """Ask the process to save and stop, kill its group after `grace` seconds; `dump` stacks to its log first."""
-        self._ending = grace, dump
-        if self.done() or self.pid is None:
+        if self.done():
+            return
+        if self.pid is None:  # nothing has begun that could be saved
+            self._ending = True
+            with contextlib.suppress(InvalidStateError):
+                self.set_exception(WorkerFailed(Failure("lost", "ended before the cell began")))
             return
         with contextlib.suppress(ProcessLookupError):
             if dump:
@@ -77,8 +91,10 @@ class ForkExecutor(Executor):
         self.preload = tuple(preload)
         self._lock = threading.Lock()
         self._server: subprocess.Popen[bytes] | None = None
-        self._waiting: dict[int, tuple[ProcessFuture, Path]] = {}
+        self._ready: subprocess.Popen[bytes] | None = None  # the newest that has imported everything
+        self._waiting: dict[int, tuple[ProcessFuture, Path, subprocess.Popen[bytes]]] = {}
         self._next = 0
+        self._lost = 0  # servers in a row that ended before a cell began
 
     def __enter__(self) -> "ForkExecutor":
         with self._lock:
@@ -94,7 +110,7 @@ class ForkExecutor(Executor):
             server = self._running_server()
             number = self._next
             self._next += 1
-            self._waiting[number] = (future, log_file(work))
+            self._waiting[number] = (future, log_file(work), server)
             request = {"id": number, "function": name_of(fn), "work": work}
             assert server.stdin is not None
             with contextlib.suppress(BrokenPipeError):  # the reader notices and fails what waits
@@ -106,7 +122,7 @@ class ForkExecutor(Executor):
         """Close the server's stdin; it ends when its children have, at once if it has none."""
         with self._lock:
             server, self._server = self._server, None
-            idle = not self._waiting
+            idle = all(future.done() or future.waiting for future, _, _ in self._waiting.values())
         if server is not None and server.stdin is not None:
             if idle:  # perhaps still importing, for nothing
                 server.kill()
@@ -127,6 +143,9 @@ class ForkExecutor(Executor):
                 start_new_session=True,  # Ctrl-C reaches the dispatcher only
             )
             threading.Thread(target=self._read, args=(self._server,), daemon=True).start()
+            timer = threading.Timer(IMPORTING, self._end_unready, [self._server])
+            timer.daemon = True
+            timer.start()
         return self._server
 
     def _read(self, server: "subprocess.Popen[bytes]") -> None:
@@ -136,24 +155,44 @@ class ForkExecutor(Executor):
             message = json.loads(line)
             if "ready" in message:
                 ready = True
+                self._ready = server
             elif "pid" in message:
                 with self._lock:
-                    future, _ = self._waiting[message["id"]]
+                    future, _, _ = self._waiting[message["id"]]
+                    self._lost = 0
                 future.started(message["pid"])
             else:
                 with self._lock:
-                    future, log = self._waiting.pop(message["id"])
-                unpack(message["reply"], message["status"], log).settle(future)
+                    future, log, _ = self._waiting.pop(message["id"])
+                with contextlib.suppress(InvalidStateError):  # ended before it began
+                    unpack(message["reply"], message["status"], log).settle(future)
         code = server.wait()
         with self._lock:
-            lost, self._waiting = self._waiting, {}
-        failure = (
-            Failure("preempted", f"the fork server ended with exit code {code}")
-            if ready
-            else Failure("bug", f"the fork server can't import {', '.join(self.preload)}; see the traceback above")
-        )
-        for future, _ in lost.values():
-            future.set_exception(WorkerFailed(failure))
+            lost = {number: waiting for number, waiting in self._waiting.items() if waiting[2] is server}
+            for number in lost:
+                del self._waiting[number]
+            self._lost += 1
+            times = self._lost
+        for future, _, _ in lost.values():
+            begun = not future.waiting
+            with contextlib.suppress(InvalidStateError):
+                future.set_exception(WorkerFailed(self._failure(code, ready, begun, times)))
+
+    def _failure(self, code: int, ready: bool, begun: bool, times: int) -> Failure:
+        """What a server's end means for a cell; one that had not begun has made no attempt."""
+        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+        if begun:
+            return Failure("preempted", f"the fork server {how}")
+        if (ready or code < 0) and times < TIMES:
+            return Failure("lost", f"the fork server {how} before the cell began")
+        if ready or code < 0:
+            return Failure("machine", f"the fork server {how} {times} times in a row; is there memory?")
+        return Failure("machine", f"the fork server can't import {', '.join(self.preload)}; see its traceback above")
+
+    def _end_unready(self, server: "subprocess.Popen[bytes]") -> None:
+        """A server that imports for ever, from a disk that doesn't answer, is a lost one."""
+        if self._ready is not server and server.poll() is None:
+            server.kill()
 
 
 class DeviceExecutor(Executor):
@@ -182,23 +221,32 @@ class DeviceExecutor(Executor):
     def _run(self, future: ProcessFuture, function: str, work: dict[str, Any]) -> None:
         devices = self._free.get()
         try:
-            with tempfile.TemporaryDirectory(prefix="r3bench-") as folder:
-                job, result = Path(folder) / "job.json", Path(folder) / "result.json"
-                job.write_text(json.dumps(work))
-                command = [sys.executable, "-m", "r3bench.sweep.child", function, str(job), str(result)]
-                environment = {**os.environ, "CUDA_VISIBLE_DEVICES": devices}
-                environment["PYTHONPATH"] = os.pathsep.join(p for p in sys.path if p)
-                process = subprocess.Popen(
-                    [*command, str(self.gpus_per_cell)],
-                    env=environment,
-                    stdin=subprocess.DEVNULL,
-                    start_new_session=True,
-                )
-                future.started(process.pid)
-                status = process.wait()
-                with contextlib.suppress(ProcessLookupError, PermissionError):
-                    os.killpg(process.pid, signal.SIGKILL)  # anything the cell left running
-                reply = reply_in(result)
-            unpack(reply, status, log_file(work), self.gpus_per_cell).settle(future)
+            if future.done():  # ended while it waited
+                return
+            self._run_on(devices, future, function, work)
+        except OSError as error:  # no process, or no room for its files: nothing is wrong with the cell
+            kind: FailureKind = "disk" if no_room(error) else "machine"
+            what = f"{error.filename or tempfile.gettempdir()}: {error.strerror or error}"
+            future.set_exception(WorkerFailed(Failure(kind, f"no process could be started: {what}")))
         finally:
             self._free.put(devices)
+
+    def _run_on(self, devices: str, future: ProcessFuture, function: str, work: dict[str, Any]) -> None:
+        with tempfile.TemporaryDirectory(prefix="r3bench-") as folder:
+            job, result = Path(folder) / "job.json", Path(folder) / "result.json"
+            job.write_text(json.dumps(work))
+            command = [sys.executable, "-m", "r3bench.sweep.child", function, str(job), str(result)]
+            environment = {**os.environ, "CUDA_VISIBLE_DEVICES": devices}
+            environment["PYTHONPATH"] = os.pathsep.join(p for p in sys.path if p)
+            process = subprocess.Popen(
+                [*command, str(self.gpus_per_cell)],
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+            future.started(process.pid)
+            status = process.wait()
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, signal.SIGKILL)  # anything the cell left running
+            reply = reply_in(result)
+        unpack(reply, status, log_file(work), self.gpus_per_cell).settle(future)

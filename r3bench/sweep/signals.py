@@ -14,10 +14,16 @@ from r3bench.sweep.attempts import Stopped
 DRAIN_GRACE = 600.0  # seconds running work gets to save when it is interrupted
 
 
+def asked_to_end() -> tuple[int, ...]:
+    """The signals that ask for an end: also that of a terminal that is gone, unless that is ignored (`nohup`)."""
+    hangup = () if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN else (signal.SIGHUP,)
+    return (signal.SIGINT, signal.SIGTERM, *hangup)
+
+
 @contextmanager
 def stoppable(*, warned: bool = False) -> Iterator[None]:
-    """In a worker: SIGTERM ends the attempt with what it has; so does a scheduler's warning before the time limit
-    (SIGUSR2) in the process that is `warned`.
+    """In a worker: SIGTERM, SIGINT and SIGHUP end the attempt with what it has; so does a scheduler's warning before
+    the time limit (SIGUSR2) in the process that is `warned`.
 
     Training takes SIGTERM over while it runs, and saves first; anywhere else `Stopped` is raised at once, since an
     evaluation keeps every finished block of answers. The warning counts once: SLURM sends it to a job's processes, and
@@ -39,20 +45,23 @@ def stoppable(*, warned: bool = False) -> Iterator[None]:
             signal.signal(number, signal.SIG_IGN)
             os.kill(owner, signal.SIGTERM)
 
-    signal.signal(signal.SIGTERM, stop)
+    numbers = asked_to_end()
+    for number in numbers:
+        signal.signal(number, stop)
     if warned:
         signal.signal(signal.SIGUSR2, warn)
     try:
         yield
     finally:  # not as before: what is left is to hand over the result, and no late signal may keep it from that
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        for number in numbers:
+            signal.signal(number, signal.SIG_IGN)
         if warned:
             signal.signal(signal.SIGUSR2, signal.SIG_IGN)
 
 
 @contextmanager
 def passing_on(process: "subprocess.Popen[bytes]") -> Iterator[None]:
-    """SIGTERM and SIGUSR2 become SIGTERM for `process`, which does the work; this one waits for its end."""
+    """SIGTERM, SIGHUP and SIGUSR2 become SIGTERM for `process`, which does the work; this one waits for its end."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -66,7 +75,8 @@ def passing_on(process: "subprocess.Popen[bytes]") -> Iterator[None]:
             signal.signal(number, signal.SIG_IGN)
         process.terminate()
 
-    old = {number: signal.signal(number, pass_on) for number in (signal.SIGTERM, signal.SIGUSR2)}
+    numbers = {*asked_to_end(), signal.SIGUSR2} - {signal.SIGINT}
+    old = {number: signal.signal(number, pass_on) for number in sorted(numbers)}
     try:
         yield
     finally:
@@ -76,11 +86,11 @@ def passing_on(process: "subprocess.Popen[bytes]") -> Iterator[None]:
 
 @contextmanager
 def handling(handler: Callable[[int, Any], None]) -> Iterator[None]:
-    """SIGINT and SIGTERM go to `handler`; outside the main thread, which alone gets signals, nothing changes."""
+    """SIGINT, SIGTERM and SIGHUP go to `handler`; outside the main thread, which alone gets them, nothing changes."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    old = {number: signal.signal(number, handler) for number in (signal.SIGINT, signal.SIGTERM)}
+    old = {number: signal.signal(number, handler) for number in asked_to_end()}
     try:
         yield
     finally:

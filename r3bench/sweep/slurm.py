@@ -15,7 +15,7 @@ from typing import Any
 from r3bench.errors import ConfigError, StateError
 from r3bench.files import expect, read_json, write_json
 from r3bench.sweep.attempts import FailureKind
-from r3bench.sweep.child import call_to
+from r3bench.sweep.child import NO_ROOM_CODE, call_to
 from r3bench.sweep.grid import ExecutorSection
 from r3bench.sweep.queued import QueueExecutor
 
@@ -65,18 +65,21 @@ class SlurmJob:
 
     def ended(self) -> tuple[str, FailureKind] | None:
         """How it ended; None while it is queued or running, or SLURM can't be reached."""
-        state = self._state()
+        state, code = self._state()
+        if state == "FAILED" and code == NO_ROOM_CODE:
+            return "FAILED (no room)", "disk"
         return (state, ENDED[state]) if state else None
 
-    def _state(self) -> str | None:
+    def _state(self) -> tuple[str | None, int | None]:
         if self.local is not None:
-            return "FAILED" if self.local.done() else None
+            return ("FAILED" if self.local.done() else None), None
         command = ["scontrol", "show", "job", "-o", self.number]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
-            return "GONE" if "Invalid job id" in done.stderr else None
+            return ("GONE" if "Invalid job id" in done.stderr else None), None
         found = re.search(r"JobState=(\w+)", done.stdout)
-        return found[1] if found and found[1] in ENDED else None
+        code = re.search(r"ExitCode=(\d+)", done.stdout)
+        return (found[1] if found and found[1] in ENDED else None), int(code[1]) if code else None
 
     def cancel(self) -> None:
         """Ask for its end."""

@@ -5,7 +5,7 @@ import dataclasses
 import errno
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
@@ -125,9 +125,10 @@ def run_cell(
         summaries: dict[str, dict[str, Any]] = {}
         if trained.outcome == "finished" and lead():
             try:
-                found = steps.evaluate(
-                    model, _section(recipe, paths), paths.evaluation, default_max_tokens=_cap(recipe), quiet=quiet
-                )
+                with exits_are_bugs():
+                    found = steps.evaluate(
+                        model, _section(recipe, paths), paths.evaluation, default_max_tokens=_cap(recipe), quiet=quiet
+                    )
                 summaries = {**before, **found}
                 write_json(paths.eval_environment, steps.environment())
             except Diverged as error:  # weights that no loss or gradient gave away
@@ -141,6 +142,19 @@ def run_cell(
             write_card(recipe, record, paths)
             record = write_record(record, paths)
         return record
+
+
+@contextlib.contextmanager
+def exits_are_bugs() -> Iterator[None]:
+    """`sys.exit` in a component, reward or task would end the program as if all were done.
+
+    Raises:
+        RuntimeError: in place of the exit.
+    """
+    try:
+        yield
+    except SystemExit as error:
+        raise RuntimeError(f"sys.exit({error.code!r}) was called in a component, a reward or a task") from error
 
 
 def _section(recipe: Recipe, paths: RunPaths) -> EvalSection:
@@ -225,7 +239,7 @@ def _trained(recipe: Recipe, halvings: int, paths: RunPaths, quiet: bool, steps:
 
     server = _server(recipe, paths, quiet, steps) if lead() else contextlib.nullcontext(recipe)
     try:
-        with server as served_recipe:
+        with server as served_recipe, exits_are_bugs():
             record = steps.train(smaller_batches(served_recipe, halvings), paths, quiet=quiet)
     except Diverged as error:
         record = dataclasses.replace(_untrained(), outcome="diverged", reason=str(error))

@@ -131,9 +131,9 @@ class RoomForCheckpoint(TrainerCallback):
 
 
 class StopOnSignal(TrainerCallback):
-    """SIGTERM or SIGINT: finish the sampled batch, save, stop. A second signal acts as it would without us."""
+    """SIGTERM, SIGINT or SIGHUP: finish the sampled batch, save, stop. A second signal acts as it would without us."""
 
-    SIGNALS = (signal.SIGTERM, signal.SIGINT)
+    SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
     def __init__(self) -> None:
         self.received: int | None = None
@@ -145,7 +145,14 @@ class StopOnSignal(TrainerCallback):
         """Start listening (only possible in the main thread) on behalf of `trainer`."""
         self._trainer = trainer
         if threading.current_thread() is threading.main_thread():
-            self._old = {number: signal.signal(number, self._on_signal) for number in self.SIGNALS}
+            hangup_ignored = signal.getsignal(signal.SIGHUP) is signal.SIG_IGN  # nohup: it is meant to go on
+            numbers = [number for number in self.SIGNALS if number != signal.SIGHUP or not hangup_ignored]
+            self._old = {number: signal.signal(number, self._on_signal) for number in numbers}
+
+    @property
+    def watching(self) -> bool:
+        """Whether a signal would have come to us."""
+        return bool(self._old)
 
     def release(self) -> None:
         """Give the signals back."""

@@ -23,6 +23,7 @@ from r3bench.config.strict import build
 from r3bench.config.trainer_fields import trainer_value
 from r3bench.errors import R3BenchError
 from r3bench.grading import Grader
+from r3bench.out_of_memory import out_of_memory
 from r3bench.records import RunPaths
 from r3bench.training.component import Component, Facts, PlannedGroup, Step
 from r3bench.training.context import longest_planned, prompt_lengths
@@ -69,8 +70,8 @@ def probe(recipe: Recipe) -> dict[str, Any]:
             assert built.moments is not None
             built.moments.add(longest)
             built.train()
-        except (RuntimeError, MemoryError) as error:
-            if isinstance(error, MemoryError) or "out of memory" in str(error).lower():
+        except Exception as error:
+            if out_of_memory(error):
                 raise R3BenchError(f"probe: {_too_large(recipe, cap)}") from error
             raise
         rows = built.args.per_device_train_batch_size

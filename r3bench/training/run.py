@@ -213,6 +213,10 @@ def _run(trainer: R3Trainer, recipe: Recipe, paths: RunPaths, quiet: bool, disk_
             trainer.take_over(newest)
     except Diverged as error:
         outcome, reason = "diverged", str(error)
+    except KeyboardInterrupt as error:
+        if stop.received is None and stop.watching:
+            raise RuntimeError("KeyboardInterrupt was raised in a component or a reward; no signal came") from error
+        raise
     finally:
         stop.release()
     if stop.stopped:

@@ -11,7 +11,10 @@ ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = {"r3bench": ROOT / "r3bench", "r3bench.components": ROOT / "components", "r3bench.evals": ROOT / "evals"}
 
 # area -> what of r3bench it may import; `None`: anything. An area is a package below r3bench or a module beside them.
-BASE = {"devices", "errors", "files", "installation", "lock", "record_types", "records", "seals", "secrets"}
+BASE = {
+    "devices", "errors", "files", "installation", "lock", "out_of_memory", "record_types", "records", "seals", "secrets",
+    "streams",
+}  # fmt: skip
 ALLOWED: dict[str, set[str] | None] = {
     "errors": set(),
     "files": BASE,
@@ -21,6 +24,8 @@ ALLOWED: dict[str, set[str] | None] = {
     "devices": set(),
     "lock": {"errors", "files"},
     "secrets": set(),
+    "out_of_memory": set(),
+    "streams": set(),
     "threads": set(),
     "installation": set(),
     "prompts": BASE,

@@ -133,7 +133,7 @@ def _ignores(pid, number):
     return bool(int(lines["SigIgn"], 16) >> (number - 1) & 1)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_the_first_signal_waits_for_running_cells_and_the_second_kills_them(home, grid_values, number):
     grid_values |= {"seeds": [0], "base_model": False, "retries": {"preempted": 0}}
     grid = parse_grid(grid_values, "toy.yaml")

@@ -16,7 +16,7 @@ from r3bench.sweep.grid import parse_grid
 from r3bench.sweep.inline import InlineExecutor
 from r3bench.sweep.worker import run_job
 
-SIGNALS = [signal.SIGINT, signal.SIGTERM]
+SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
 
 
 def quiet(line):

@@ -1,0 +1,414 @@
+"""Machines that fail: lost fork servers, full logs and notes, closed pipes. No cell is given up for that."""
+
+import errno
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from toy import TOY, run_toy
+
+from r3bench.files import no_room, read_jsonl
+from r3bench.out_of_memory import out_of_memory
+from r3bench.sweep import attempts, local
+from r3bench.sweep.ablate import ablate, open_study
+from r3bench.sweep.attempts import classify
+from r3bench.sweep.grid import parse_grid
+from r3bench.sweep.inline import InlineExecutor
+from r3bench.sweep.local import DeviceExecutor, ForkExecutor
+from r3bench.sweep.worker import run_job
+
+
+def quiet(line):
+    pass
+
+
+@pytest.fixture
+def grid(home, grid_values):
+    no_retries = {"bug": 0, "out_of_memory": 0, "preempted": 0, "timeout": 0}
+    return parse_grid(grid_values | {"seeds": [0], "retries": no_retries}, "toy.yaml")
+
+
+def trouble(home, grid, words, name="bonus"):
+    cell = next(c for c in open_study(grid, home / "runs").cells if c.name == name)
+    path = home / "runs" / "toy" / "trouble" / cell.run_id
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(words)
+    return cell
+
+
+def events(home, kind="failure"):
+    files = (home / "runs" / "toy").glob("*/attempts.jsonl")
+    return [record for path in files for record in read_jsonl(path) if record["event"] == kind]
+
+
+def preload(home, monkeypatch, body):
+    """A module that a fork server imports; `count` is how often it has been begun before."""
+    (home / "preloading.py").write_text(
+        "import os, signal, time\n"
+        f"file = {str(home / 'imports')!r}\n"
+        "count = os.path.getsize(file) if os.path.exists(file) else 0\n"
+        "open(file, 'a').write('.')\n" + body
+    )
+    monkeypatch.syspath_prepend(home)
+    return ("preloading", "toy")
+
+
+@pytest.mark.parametrize("number", ["SIGKILL", "SIGSEGV", "SIGTERM"])
+def test_a_fork_server_that_is_lost_while_it_imports_costs_no_cell_anything(home, grid, monkeypatch, number):
+    """Not even without retries: nothing was attempted."""
+    modules = preload(home, monkeypatch, f"if count < 3: time.sleep(0.3); os.kill(os.getpid(), signal.{number})\n")
+    with ForkExecutor(preload=modules) as pool:
+        report = ablate(grid, home / "runs", run=run_toy, executor=pool, slots=2, say=quiet)
+    assert report.complete and not events(home) and (home / "imports").stat().st_size == 4
+
+
+@pytest.mark.parametrize(
+    "body", ["os.kill(os.getpid(), signal.SIGKILL)", "import absent_module_of_mine", "os._exit(3)"]
+)
+def test_a_fork_server_that_can_not_start_pauses_the_study(home, grid, monkeypatch, body):
+    modules = preload(home, monkeypatch, body + "\n")
+    with ForkExecutor(preload=modules) as pool:
+        report = ablate(grid, home / "runs", run=run_toy, executor=pool, slots=2, say=quiet)
+    assert not report.failed and len(report.left) == 5 and "fork server" in report.reason and not events(home)
+    assert (home / "imports").stat().st_size <= local.TIMES + 2  # an import error isn't tried again by this call
+    with ForkExecutor(preload=("toy",)) as pool:
+        assert ablate(grid, home / "runs", run=run_toy, executor=pool, slots=2, say=quiet).complete
+
+
+def test_a_slow_import_is_no_hang(home, grid_values, monkeypatch):
+    grid = parse_grid(grid_values | {"seeds": [0], "hang_after": 1.0, "retries": {"timeout": 0}}, "toy.yaml")
+    modules = preload(home, monkeypatch, "time.sleep(4)\n")
+    with ForkExecutor(preload=modules) as pool:
+        report = ablate(grid, home / "runs", run=run_toy, executor=pool, slots=2, say=quiet)
+    assert report.complete and not events(home)
+
+
+def test_two_signals_end_a_study_whose_server_still_imports(home, grid, monkeypatch):
+    modules = preload(home, monkeypatch, "time.sleep(600)\n")
+    script = (
+        "import sys, json\nfrom pathlib import Path\nsys.path[:0] = sys.argv[1:3]\nimport toy\n"
+        "from r3bench.sweep.ablate import ablate\nfrom r3bench.sweep.grid import parse_grid\n"
+        "from r3bench.sweep.local import ForkExecutor\n"
+        "grid = parse_grid(json.loads(sys.argv[3]), 'toy.yaml')\n"
+        f"with ForkExecutor(preload={modules!r}) as pool:\n"
+        "    report = ablate(grid, Path('runs'), run=toy.run_toy, executor=pool, slots=2)\n"
+        "print('LEFT', len(report.left), len(report.failed), flush=True)\n"
+    )
+    (home / "script.py").write_text(script)
+    values = json.dumps({"name": "toy", "recipe": "quickstart", "factors": {"replay": ["off", "on"]}, "seeds": [0]})
+    process = subprocess.Popen(
+        [sys.executable, "script.py", str(Path(__file__).parent), str(home), values],
+        cwd=home, stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    while not (home / "imports").exists():
+        time.sleep(0.05)
+    time.sleep(0.5)
+    process.send_signal(signal.SIGHUP)
+    time.sleep(0.3)
+    process.send_signal(signal.SIGINT)
+    output, _ = process.communicate(timeout=60)
+    assert "SIGHUP received" in output and "LEFT 3 0" in output
+
+
+def ending(how):
+    def train(recipe, paths, quiet=False):
+        if recipe.name == "bonus":
+            how()
+        return TOY.train(recipe, paths, quiet=quiet)
+
+    return train
+
+
+def sys_exit():
+    sys.exit(0)
+
+
+def interrupt():
+    raise KeyboardInterrupt
+
+
+def leave_at_once():
+    os._exit(0)
+
+
+def textless():
+    class Textless(Exception):
+        def __str__(self):
+            raise ValueError("no text")
+
+    raise Textless
+
+
+def run_ending(work):
+    how = Path(work["directory"]).parent.with_name("how").read_text()
+    from dataclasses import replace
+
+    return run_job(work, replace(TOY, train=ending(globals()[how])))
+
+
+@pytest.mark.parametrize("how", ["sys_exit", "interrupt", "leave_at_once", "textless"])
+@pytest.mark.parametrize("where", ["fork", "process", "inline"])
+def test_an_exit_of_the_users_code_is_a_bug_and_not_tried_again(home, grid_values, where, how):
+    if (where, how) == ("inline", "leave_at_once"):
+        pytest.skip("would end this process")
+    grid = parse_grid(grid_values | {"seeds": [0], "retries": {"bug": 0, "preempted": 10}}, "toy.yaml")
+    (home / "runs").mkdir()
+    (home / "runs" / "how").write_text(how)
+    made = {
+        "fork": lambda: ForkExecutor(preload=("toy", "test_sweep_machines")),
+        "process": lambda: DeviceExecutor(["", ""]),
+        "inline": InlineExecutor,
+    }
+    with made[where]() as pool:
+        report = ablate(grid, home / "runs", run=run_ending, executor=pool, slots=2, say=quiet)
+    assert [failure.kind for failure in report.failed.values()] == ["bug"]
+    assert len(report.finished) == 4 and len(events(home)) == 1 and not report.interrupted
+
+
+def test_an_exit_in_a_run_of_its_own_is_an_error(home, monkeypatch):
+    from dataclasses import replace
+
+    from r3bench.config.load import parse_recipe
+    from r3bench.sweep.worker import run_cell
+
+    with pytest.raises(RuntimeError, match=r"sys.exit\(0\) was called in a component, a reward or a task"):
+        run_cell(parse_recipe({"name": "bonus"}, "r"), home / "run", steps=replace(TOY, train=ending(sys_exit)))
+
+
+FULL = pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
+
+
+@FULL
+@pytest.mark.parametrize("where", ["fork", "process"])
+def test_a_full_log_takes_nothing_from_a_failure(home, grid, where):
+    """A cell whose log can't be written and that fails by itself is known by its own failure."""
+    cell = trouble(home, grid, "bug")
+    root = home / "runs" / "toy" / cell.run_id
+    root.mkdir()
+    (root / "log.txt").symlink_to("/dev/full")
+    with ForkExecutor(preload=("toy",)) if where == "fork" else DeviceExecutor(["", ""]) as pool:
+        report = ablate(grid, home / "runs", run=run_toy, executor=pool, slots=2, say=quiet)
+    assert report.failed[cell.run_id].kind == "bug" and "ZeroDivisionError" in report.failed[cell.run_id].message
+    assert len(report.finished) == 4
+
+
+def run_printing(work):
+    print("a line of the user's" * 1000, flush=True)
+    return run_toy(work)
+
+
+def no_room_to_note(*_):
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "attempts.jsonl")
+
+
+def run_noteless(work):
+    """The note of the start finds no room, in the cell `bonus` and as long as a file says so."""
+    if work["recipe"]["name"] == "bonus" and Path(work["directory"]).parent.with_name("full").exists():
+        attempts.append_jsonl = no_room_to_note
+    return run_toy(work)
+
+
+@FULL
+@pytest.mark.parametrize("what", ["print", "note"])
+@pytest.mark.parametrize("where", ["fork", "process"])
+def test_a_full_disk_under_a_cells_own_lines_pauses_the_study(home, grid, where, what):
+    """The cell's print, the note of its start; nothing is given up."""
+    cell = next(c for c in open_study(grid, home / "runs").cells if c.name == "bonus")
+    root = home / "runs" / "toy" / cell.run_id
+    root.mkdir(parents=True)
+    if what == "print":
+        (root / "log.txt").symlink_to("/dev/full")
+    else:
+        (home / "runs" / "full").touch()
+    run = run_printing if what == "print" else run_noteless
+    modules = ("toy", "test_sweep_machines")
+    with ForkExecutor(preload=modules) if where == "fork" else DeviceExecutor(["", ""]) as pool:
+        report = ablate(grid, home / "runs", run=run, executor=pool, slots=2, say=quiet)
+    assert not report.failed and cell.run_id in report.left and "No space left" in report.reason
+    (root / "log.txt" if what == "print" else home / "runs" / "full").unlink()
+    with ForkExecutor(preload=modules) as pool:
+        assert ablate(grid, home / "runs", run=run, executor=pool, slots=2, say=quiet).complete
+
+
+def test_a_dispatcher_that_can_not_note_a_failure_pauses(home, grid, monkeypatch):
+    """The worker died; the note that it did finds no room."""
+
+    def run(work):
+        if work["recipe"]["name"] == "bonus":
+            monkeypatch.setattr(attempts, "append_jsonl", no_room_to_note)
+            raise ZeroDivisionError("a mistake")
+        return run_toy(work)
+
+    report = ablate(grid, home / "runs", run=run, executor=InlineExecutor(), say=quiet)
+    assert not report.failed and report.left and "No space left" in report.reason
+    monkeypatch.undo()
+    assert ablate(grid, home / "runs", run=run_toy, executor=InlineExecutor(), say=quiet).complete
+
+
+QUOTAS = {
+    "quota": lambda: OSError(errno.EDQUOT, "Disk quota exceeded"),
+    "wrapped": lambda: _chained(ValueError("can't save"), OSError(errno.ENOSPC, "No space left on device")),
+    "during": lambda: _during(OSError(errno.EDQUOT, "Disk quota exceeded")),
+    "words": lambda: Exception("Error while writing: No space left on device (os error 28)"),
+    "arrow": lambda: OSError("[Errno 28] Error writing bytes to file. Detail: No space left on device"),
+    "sqlite": lambda: RuntimeError("(sqlite3.OperationalError) database or disk is full"),
+}
+
+
+def _chained(error, cause):
+    error.__cause__ = cause
+    return error
+
+
+def _during(first):
+    try:
+        try:
+            raise first
+        except OSError:
+            raise KeyError("state")  # noqa: B904, with the first as its context
+    except KeyError as error:
+        return error
+
+
+@pytest.mark.parametrize("name", QUOTAS)
+def test_no_room_is_recognised_through_what_wraps_it(name):
+    assert no_room(QUOTAS[name]()) and classify(QUOTAS[name]()).kind == "disk"
+
+
+def test_quotas_pause_a_study_and_the_same_command_finishes_it(home, grid):
+    for make in QUOTAS.values():
+        count = [0]
+
+        def run(work, make=make, count=count):
+            count[0] += 1
+            if count[0] == 2:
+                raise make()
+            return run_toy(work)
+
+        report = ablate(grid, home / "runs", run=run, executor=InlineExecutor(), say=quiet)
+        assert not report.failed and not events(home)
+        assert report.complete or report.reason
+    assert ablate(grid, home / "runs", run=run_toy, executor=InlineExecutor(), say=quiet).complete
+
+
+class OutOfMemoryError(RuntimeError):
+    """As torch's and Ray's are called."""
+
+
+MEMORY = [
+    MemoryError(),
+    OutOfMemoryError("x"),
+    RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB (GPU 0; 79.15 GiB total capacity)"),
+    RuntimeError("CUDA error: out of memory\nCUDA kernel errors might be asynchronously reported"),
+    RuntimeError("HIP out of memory. Tried to allocate 512.00 MiB"),
+    RuntimeError("MPS backend out of memory (MPS allocated: 8 GB)"),
+    RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+    RuntimeError("cuDNN error: CUDNN_STATUS_ALLOC_FAILED"),
+    RuntimeError("HIPBLAS_STATUS_ALLOC_FAILED"),
+    RuntimeError("CUDA driver error: CUDA_ERROR_OUT_OF_MEMORY"),
+    RuntimeError("[enforce fail at alloc_cpu.cpp:114] data. DefaultCPUAllocator: can't allocate memory: you tried to "
+                 "allocate 400 bytes. Error code 12 (Cannot allocate memory)"),
+    RuntimeError("[enforce fail at CPUAllocator.cpp:76] . DefaultCPUAllocator: not enough memory: you tried"),
+    RuntimeError("NCCL error in: ../torch/csrc/distributed/c10d/NCCLUtils.hpp:275, unhandled cuda error\n"
+                 "ncclUnhandledCudaError: Call to CUDA function failed.\nLast error:\nCuda failure 'out of memory'"),
+    RuntimeError("Last error:\nFailed to CUDA calloc async 608 bytes: Cuda failure 2 'out of memory'"),
+    RuntimeError("std::bad_alloc"),
+    RuntimeError("Unable to allocate 1.20 TiB for an array"),
+    OSError(errno.ENOMEM, "Cannot allocate memory"),
+    ValueError("No available memory for the cache blocks. Try increasing `gpu_memory_utilization`"),
+    ValueError("To serve at least one request with the models's max seq len (40960), (5.6 GiB KV cache is needed, "
+               "which is larger than the available KV cache memory (2.1 GiB)"),
+    ValueError("Free memory on device (3.2/79.1 GiB) on startup is less than desired GPU memory utilization (0.9)"),
+    _chained(RuntimeError("the engine failed"), MemoryError()),
+]  # fmt: skip
+NOT_MEMORY = [
+    ValueError("no number in 'the train ran out of memory'"),
+    ValueError("CUDA out of memory"),  # of an answer: no library raises this as a ValueError
+    KeyError("out of memory"),
+    RuntimeError("the replay ran out of memory slots"),
+    RuntimeError("a trajectory fell out of memory_store"),
+    RuntimeError("out of resource: shared memory"),
+    RuntimeError("CUDA error: device-side assert triggered"),
+    OSError(errno.ENOSPC, "No space left on device"),
+    TypeError("memory"),
+]
+
+
+@pytest.mark.parametrize("error", MEMORY, ids=lambda error: str(error)[:40] or type(error).__name__)
+def test_out_of_memory_is_recognised_however_it_is_spelt(error):
+    assert out_of_memory(error) and classify(error).kind == "out_of_memory"
+
+
+@pytest.mark.parametrize("error", NOT_MEMORY, ids=lambda error: str(error)[:40])
+def test_what_is_not_out_of_memory(error):
+    assert not out_of_memory(error) and classify(error).kind != "out_of_memory"
+
+
+def test_the_list_is_the_only_one():
+    """No other module looks for such words by itself."""
+    root = Path(local.__file__).parents[1]
+    texts = {path: path.read_text() for path in root.rglob("*.py") if path.name != "out_of_memory.py"}
+    assert not [str(path) for path, text in texts.items() if '"out of memory" in' in text or "OutOfMemoryError" in text]
+
+
+STREAMS = """
+import sys, json, time
+from pathlib import Path
+sys.path.insert(0, sys.argv[1])
+import toy
+from r3bench.streams import steady
+from r3bench.commands.options import progress
+from r3bench.sweep.ablate import ablate
+from r3bench.sweep.grid import parse_grid
+from r3bench.sweep.local import ForkExecutor
+steady()
+print("first", flush=True)
+time.sleep(0.5)
+say = progress(False) if sys.argv[3] == "stderr" else print
+with ForkExecutor(preload=("toy",)) as pool:
+    grid = parse_grid(json.loads(sys.argv[2]), "toy.yaml")
+    report = ablate(grid, Path("runs"), run=toy.run_toy, executor=pool, say=say)
+print("x" * 100_000)
+Path("end").write_text(str(report.complete))
+"""
+
+
+ENDINGS = ("2>&1 | head -1", "2>&1 | true", ">&- 2>&-", "2>/dev/full", "2>&- | head -1")
+CLOSED = [(say, ending) for ending in ENDINGS for say in ("stdout", "stderr")]
+
+
+@pytest.mark.parametrize(
+    ("say", "ending"),
+    [pytest.param(*case, marks=[] if n in (1, 4) else [pytest.mark.slow]) for n, case in enumerate(CLOSED)],
+)
+def test_a_closed_output_never_ends_a_sweep(home, grid_values, ending, say):
+    (home / "script.py").write_text(STREAMS)
+    values = json.dumps(grid_values | {"seeds": [0], "base_model": False})
+    words = [sys.executable, "script.py", str(Path(__file__).parent), values, say]
+    command = " ".join(f"'{word}'" for word in words)
+    subprocess.run(["bash", "-c", f"{command} {ending}; exit ${{PIPESTATUS[0]}}"], cwd=home, check=True)
+    for _ in range(100):  # `true` doesn't wait
+        if (home / "end").exists():
+            break
+        time.sleep(0.1)
+    assert (home / "end").read_text() == "True"
+
+
+def shell(home, command):
+    return subprocess.run(["bash", "-c", command], cwd=home, capture_output=True, text=True, check=False)
+
+
+def test_a_result_that_finds_no_room_is_an_error(home):
+    """Unlike progress: what is lost there is the result."""
+    script = "from r3bench import cli\nimport sys\nsys.argv[1:] = ['list', 'recipes']\ncli.main()\n"
+    (home / "script.py").write_text(script)
+    if Path("/dev/full").exists():
+        done = shell(home, f"'{sys.executable}' script.py > /dev/full")
+        assert done.returncode == 3 and "No space left on device" in done.stderr and "Traceback" not in done.stderr
+    done = shell(home, f"'{sys.executable}' script.py | true; exit ${{PIPESTATUS[0]}}")
+    assert (done.returncode, done.stderr) == (0, "")
