@@ -16,6 +16,7 @@ from r3bench.analysis import render_tables
 from r3bench.config.load import parse_recipe
 from r3bench.files import read_json, read_jsonl, write_json
 from r3bench.records import RunPaths
+from r3bench.seals import sealed
 from r3bench.sweep.ablate import open_study
 from r3bench.sweep.grid import parse_grid
 from r3bench.sweep.progress import saved as safe
@@ -56,6 +57,10 @@ if __name__ == "__main__":
 def outcome(run):
     """What a run came to, without its times: weights, figures, answers."""
     record = timeless(run)
+    for part in (record, record["train"]):  # digests of files with times in them
+        part["files"] = {
+            name: known for name, known in part["files"].items() if name.endswith((".parquet", ".safetensors"))
+        }
     answers = {str(p.relative_to(run)): p.read_bytes() for p in sorted(run.rglob("*.parquet"))}
     return json.dumps(record, sort_keys=True), answers, (run / "model" / "model.safetensors").read_bytes()
 
@@ -64,6 +69,7 @@ def timeless(run):
     record = read_json(run / "run.json")
     record |= {"started": "2026-01-01T00:00:00+00:00", "ended": "2026-01-01T00:00:00+00:00", "commit": None}
     record["train"]["train_seconds"] = 1.0
+    record.pop("digest")
     return record
 
 
@@ -71,7 +77,7 @@ def tables(study, folder):
     """The study's tables as text, all clocks set to the same."""
     shutil.copytree(study, folder, ignore=shutil.ignore_patterns("checkpoints", "model", "*.db*", "*.lock"))
     for path in folder.glob("*/run.json"):
-        write_json(path, timeless(path.parent))
+        write_json(path, sealed(timeless(path.parent)))
     return {to: render_tables(folder, to) for to in ("markdown", "csv", "latex")}
 
 
