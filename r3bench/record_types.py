@@ -38,6 +38,7 @@ KINDS: dict[str, Callable[[Any], bool]] = {  # in words -> the check
     "a count above 0": lambda v: _count(v) and v > 0,
     "a number, 0 or above": lambda v: _number(v) and v >= 0,
     "a share, 0 to 1": lambda v: v is None or (_number(v) and 0 <= v <= 1),
+    "what is left of weights, by length": lambda v: _mapping(v, _left),
     "finished, diverged or failed": lambda v: v in ("finished", "diverged", "failed"),
     "a folder's name": plain_name,
     "a mapping of names to texts": lambda v: _mapping(v, lambda x: isinstance(x, str)),
@@ -74,7 +75,16 @@ TRAIN = {
     "halvings": "a count",
     "notes": "a list of texts",
     "files": "files with their sizes and digests",
+    "strategy": "a text or null",
+    "weights_dtype": "a text or null",
+    "compute_dtype": "a text or null",
+    "engine": "a text or null",
+    "engine_dtype": "a text or null",
+    "weights_changed": "a share, 0 to 1",
+    "weights_changed_sampled": "a share, 0 to 1",
+    "correction": "what is left of weights, by length",
 }
+NEEDED = {"outcome", "steps", "generated_tokens", "train_seconds"}  # of `TRAIN`, in every version
 CELL = {
     "run_id": "a folder's name",
     "name": "a text",
@@ -89,6 +99,10 @@ def _mapping(value: Any, fits: Callable[[Any], bool]) -> bool:
 
 def _digest(value: Any) -> bool:
     return isinstance(value, dict) and _count(value.get("bytes")) and isinstance(value.get("sha256"), str)
+
+
+def _left(value: Any) -> bool:
+    return isinstance(value, dict) and _count(value.get("rows")) and _number(value.get("weight"))
 
 
 def check(values: Any, kinds: Mapping[str, str], where: str, optional: Iterable[str] = ()) -> None:
@@ -117,8 +131,7 @@ def _shown(value: Any) -> str:
 
 def check_train(values: Any, where: str) -> None:
     """Check training's part of a record."""
-    check(values, TRAIN, where, optional=("reason", "device", "processes", "evidence", "acted", "halvings", "notes",
-                                          "files"))  # fmt: skip
+    check(values, TRAIN, where, optional=TRAIN.keys() - NEEDED)
 
 
 def check_run(values: Any, where: str) -> None:

@@ -121,6 +121,14 @@ class TrainRecord:
     evidence: dict[str, float] = field(default_factory=dict)  # totals of the components' counters
     acted: dict[str, bool] = field(default_factory=dict)  # per component that was on: did it change anything
     halvings: int = 0  # times the micro-batch was halved after running out of memory; rows per update stay the same
+    strategy: str | None = None  # how the model was spread: single (one process), ddp, fsdp2, zero2, ...
+    weights_dtype: str | None = None  # of the weights that the optimiser changed
+    compute_dtype: str | None = None  # of the matrix products in training
+    engine: str | None = None  # what sampled the answers: transformers, vllm colocate, vllm server
+    engine_dtype: str | None = None  # that it sampled in; None: a server of somebody else's
+    weights_changed: float | None = None  # share of the trained weights that differ from the start
+    weights_changed_sampled: float | None = None  # the same of the weights that sampling uses, in the engine's dtype
+    correction: dict[str, Any] = field(default_factory=dict)  # what the sampler correction left of answers' weights
     notes: list[str] = field(default_factory=list)  # mended on the way, such as a spoilt checkpoint
     files: Files = field(default_factory=dict)  # digests of the log and the weights, see `r3bench.seals`
 

@@ -45,6 +45,7 @@ class CellRow:
     truncated: float | None  # share of answers that hit the cap
     generated_tokens: float | None  # completion tokens sampled in training, mean over runs
     train_seconds: float | None  # mean over runs
+    weights_changed: float | None  # share of trained weights that differ from the start, mean over the runs that say so
     acted: Mapping[str, tuple[int, int]]  # component -> (runs in which it acted, runs in which it was on)
     summary: Mapping[str, float]  # the evaluation's own figures, mean over runs: 'pass@k', 'maj@k', 'no_answer', ...
 
@@ -56,6 +57,7 @@ class CellRow:
             "missing": list(self.missing),
             "best": self.best, "tokens": self.tokens, "truncated": self.truncated,
             "generated_tokens": self.generated_tokens, "train_seconds": self.train_seconds,
+            "weights_changed": self.weights_changed,
             "acted": {k: list(v) for k, v in self.acted.items()}, "summary": dict(self.summary),
         }  # fmt: skip
         for key, estimate in (("accuracy", self.accuracy), ("gain_base", self.gain_base), ("gain_off", self.gain_off)):
@@ -104,6 +106,7 @@ def _row(results: Results, name: str, members: tuple[str, ...], index: int, foun
     cell = results.cells[index] if index >= 0 else ()
     trained = [r.record.train for r in runs if r.record is not None] if index >= 0 else []
     tokens, truncated = _lengths(results, members, where)
+    moved = [t.weights_changed for t in trained if t.weights_changed is not None]
     acted: dict[str, tuple[int, int]] = {}
     for record in trained:
         for component, did in record.acted.items():
@@ -126,6 +129,7 @@ def _row(results: Results, name: str, members: tuple[str, ...], index: int, foun
         truncated=truncated,
         generated_tokens=float(np.mean([t.generated_tokens for t in trained])) if trained else None,
         train_seconds=float(np.mean([t.train_seconds for t in trained])) if trained else None,
+        weights_changed=float(np.mean(moved)) if moved else None,
         acted=acted,
         summary=_summary(results, [r.record.eval for r in runs if r.record is not None], members),
     )

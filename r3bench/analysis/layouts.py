@@ -48,6 +48,7 @@ def paper_table(results: Results, layout: str, with_reported: bool = True) -> Ta
         *(f"column {c} holds our task {t}" for c, t in ours.items() if t not in (c, MACRO)),
         *(f"no column {c}: the study has no such task" for c in COLUMNS if c not in ours),
     ]
+    notes += results.still
     if with_reported:
         notes += ["reported rows come from another harness and are in no comparison", *source_notes([layout])]
     heads = [Column("mean" if c == MACRO else c) for c in ours]

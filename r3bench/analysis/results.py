@@ -7,6 +7,7 @@ from functools import cached_property
 import numpy as np
 
 from r3bench.analysis.declared import Declared
+from r3bench.analysis.training_notes import still_notes
 from r3bench.records import Outcome, RunRecord
 
 OFF_LEVELS = ("off", "0", "0.0", "false", "no", "none", "null", "without")  # levels taken as a factor's reference
@@ -83,6 +84,11 @@ class Results:
     def missing(self) -> list[Run]:
         """Runs that were given up for a reason outside of training (a bug, a killed process, a full disk): no score."""
         return [r for r in self.runs if r.outcome == "failed"]
+
+    @cached_property
+    def still(self) -> list[str]:
+        """A note on each run whose weights hardly moved."""
+        return still_notes([r.record for r in self.runs if r.record is not None and not r.base])
 
     def label(self, cell: Sequence[str]) -> str:
         """A cell in words: what is not at its reference level, or 'all off'."""

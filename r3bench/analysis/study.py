@@ -8,6 +8,7 @@ from r3bench.analysis.counts import task_scores
 from r3bench.analysis.declared import declared_from
 from r3bench.analysis.finished import BASE_MODEL, finished_runs, training_log
 from r3bench.analysis.results import Results, Run, order_levels
+from r3bench.analysis.training_notes import correction_notes, pooled_notes
 from r3bench.errors import StateError
 from r3bench.files import expect, read_json, read_jsonl
 from r3bench.records import STUDY_SCHEMA, RunRecord, read_study
@@ -24,24 +25,6 @@ def _overlap_notes(folder: Path) -> list[str]:
         f"training questions found in {task}: {found['exact']} word for word and {found['near']} nearly "
         f"(half of the 8-grams), of {found['questions']}"
         for task, found in sorted(counts.items())
-    ]
-
-
-def _process_notes(records: list[RunRecord]) -> list[str]:
-    """Whether runs of different world sizes are pooled: it is not in a run's name, but changes what is trained."""
-    found: dict[int, list[str]] = {}
-    for record in records:
-        if record.factors != BASE_MODEL:
-            found.setdefault(record.train.processes, []).append(record.run_id)
-    if len(found) < 2:
-        return []
-    numbers = (
-        f"{count}: {len(runs)} runs ({', '.join(runs[:3])}{', ...' if len(runs) > 3 else ''})"
-        for count, runs in sorted(found.items())
-    )
-    return [
-        "runs trained on different numbers of processes are pooled; rows per update and sampling depend on it: "
-        + "; ".join(numbers)
     ]
 
 
@@ -75,7 +58,8 @@ def load_study(folder: Path, *, metrics: bool = False) -> Results:
         notes.append(f"{len(spec['duplicates'])} combinations are the same run as another one and were not repeated")
     notes += _overlap_notes(folder)
     notes += [f"{record.run_id}: {note}" for record in records for note in record.train.notes]
-    notes += _process_notes(records)
+    trained = [record for record in records if record.factors != BASE_MODEL]
+    notes += [*pooled_notes(trained), *correction_notes(trained)]
     grid = spec.get("grid", {})
     factors, found = _factors([r for r in records if r.factors != BASE_MODEL], lost, _listed(spec))
     notes += found

@@ -81,7 +81,8 @@ def cell_table(results: Results, benchmark: str, rows: Sequence[CellRow]) -> Tab
     columns = [
         Column("cell", "left"), Column("runs"), Column("accuracy"), Column("gain over untrained"),
         Column(f"gain over {results.reference}"), Column("tokens/answer"), Column("truncated"),
-        Column("generated tokens"), Column("train s"), Column("acted", "left"), Column("outcome", "left"),
+        Column("generated tokens"), Column("train s"), Column("weights changed"),
+        Column("acted", "left"), Column("outcome", "left"),
     ]  # fmt: skip
     body = []
     for row in rows:
@@ -96,6 +97,7 @@ def cell_table(results: Results, benchmark: str, rows: Sequence[CellRow]) -> Tab
                 Entry("-" if row.truncated is None else f"{100 * row.truncated:.1f} %"),
                 Entry(count(row.generated_tokens)),
                 Entry(count(row.train_seconds)),
+                Entry("-" if row.weights_changed is None else f"{100 * row.weights_changed:.1f} %"),
                 Entry(acted_text(row)),
                 Entry(outcome_text(row)),
             ]
@@ -181,6 +183,7 @@ def _cell_notes(results: Results, benchmark: str, rows: Sequence[CellRow]) -> li
         notes.append("no interval where noise between runs can't be estimated: add seeds")
     silent = sorted({c for r in rows for c, (did, on) in r.acted.items() if on and not did})
     notes += [f"{c} was on and never acted in some cell: that row says nothing about it" for c in silent]
+    notes += results.still
     halved = [r.run for r in results.runs if r.record is not None and r.record.train.halvings and any(
         r.run in row.runs for row in rows)]  # fmt: skip
     if halved:
@@ -234,7 +237,7 @@ def effect_table(results: Results, found: Sequence[Effect], notes: Sequence[str]
     ]
     about += [f"* assumes {a}" for a in sorted({e.assumes for e in found if e.assumes})]
     shown = title or f"{results.name}: effects, {'macro average' if name == MACRO else name}"
-    return Table(shown, columns, body, [*about, *notes], "sensitivity" if title else "effects")
+    return Table(shown, columns, body, [*about, *results.still, *notes], "sensitivity" if title else "effects")
 
 
 def by_benchmark_table(results: Results, found: Sequence[Effect]) -> Table:
@@ -254,7 +257,7 @@ def by_benchmark_table(results: Results, found: Sequence[Effect]) -> Table:
         body.append(row)
     columns = [Column("main effect", "left"), *(Column("macro average" if n == MACRO else n) for n in names)]
     notes = [f"points, intervals {LIKE_THESE}; bold: adjusted p below {1 - results.declared.confidence:.2g}; every "
-             "effect on every benchmark is in effects.csv"]  # fmt: skip
+             "effect on every benchmark is in effects.csv", *results.still]  # fmt: skip
     return Table(f"{results.name}: main effects by benchmark", columns, body, notes, "by-benchmark")
 
 

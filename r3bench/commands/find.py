@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from r3bench.commands.options import KINDS, Json, Overrides, print_columns, print_json, print_pairs
+from r3bench.commands.options import KINDS, Json, Overrides, print_columns, print_json, print_pairs, warn
 
 
 def list_(
@@ -66,6 +66,8 @@ def validate(
 
     `--json` prints it with every default filled in.
     """
+    from r3bench.config.advice import warnings_of
+    from r3bench.config.clipping import ratio_moves
     from r3bench.config.load import load_recipe, resolved, run_id
     from r3bench.config.strict import plain
     from r3bench.config.world import least_processes
@@ -74,6 +76,7 @@ def validate(
     kinds = _kinds(name, bool(overrides))
     found: dict[str, Any] = {}
     lines: dict[str, Any] = {}
+    advice: list[str] = []
     if "recipes" in kinds:
         recipe = load_recipe(name, overrides or [])
         check_names(recipe)
@@ -81,18 +84,22 @@ def validate(
         on = ", ".join(recipe.components) or "none"
         least = least_processes(recipe.trainer)
         needs = f"; needs a multiple of {least} processes (--gpus)" if least > 1 else ""
-        lines["recipe"] = f"{kinds['recipes']}: run {run_id(recipe)}, components on: {on}{needs}"
+        once = "" if ratio_moves(recipe) else "; one update per sampled batch: ratios are 1, no clip acts"
+        lines["recipe"] = f"{kinds['recipes']}: run {run_id(recipe)}, components on: {on}{needs}{once}"
+        advice += warnings_of(recipe)
     if "grids" in kinds:
-        from r3bench.sweep.ablate import check_cells, open_study
+        from r3bench.sweep.ablate import cell_warnings, check_cells, open_study
 
         study = open_study(name, Path())
         check_cells(study)
+        advice += cell_warnings(study.cells)
         found["grid"] = plain(study.grid) | {"runs": [cell.run_id for cell in study.cells]}
         lines["grid"] = f"{kinds['grids']}: {len(study.cells)} runs, {len(study.duplicates)} left out as duplicates"
     if as_json:
-        print_json(found)
+        print_json(found | {"warnings": advice})
     else:
         print_pairs(lines)
+        warn(advice)
 
 
 def env(as_json: Json = False) -> None:

@@ -147,6 +147,12 @@ def progress(quiet: bool) -> Callable[[str], None]:
     return (lambda line: None) if quiet else (lambda line: typer.echo(masked(line), err=True))
 
 
+def warn(lines: Iterable[str]) -> None:
+    """Warnings for the user, on stderr."""
+    for line in lines:
+        typer.echo(f"warning: {printable(line)}", err=True)
+
+
 def printable(text: str) -> str:
     """`text` without what could steer a terminal: control characters and direction marks are spelled out."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from r3bench.commands.options import RUNS, Json, Overrides, Quiet, Runs, print_json
+from r3bench.commands.options import RUNS, Json, Overrides, Quiet, Runs, print_json, warn
 
 
 def train(
@@ -32,6 +32,7 @@ def train(
     as_json: Json = False,
 ) -> None:
     """Train and evaluate one recipe, or finish it after an interruption; a finished run is left as it is."""
+    from r3bench.config.advice import warnings_of
     from r3bench.config.load import load_recipe, run_id
     from r3bench.errors import Diverged
     from r3bench.records import RunPaths
@@ -44,6 +45,8 @@ def train(
     directory = runs / run_id(loaded)
     world = World(gpus, nodes, strategy, master)  # type: ignore[arg-type]
     check_launch(loaded, gpus, nodes, strategy, master)
+    if lead() and finished(loaded, RunPaths(directory)) is None:
+        warn(warnings_of(loaded, max(gpus * nodes, int(os.environ.get("WORLD_SIZE", "1")))))
     if probe and finished(loaded, RunPaths(directory)) is None:
         figures = launch(loaded, directory, world, quiet=quiet or as_json, probe=True)
         typer.echo(f"probe: {figures['text']}", err=True)

@@ -16,6 +16,7 @@ from r3bench.commands.options import (
     print_json,
     progress,
     study_folder,
+    warn,
 )
 
 if TYPE_CHECKING:
@@ -92,6 +93,7 @@ def plan(
     as_json: Json = False,
 ) -> None:
     """What a grid will run, cost, and be able to see; of a recipe, its cost and memory. Starts and writes nothing."""
+    from r3bench.sweep.ablate import cell_warnings
     from r3bench.sweep.cells import enumerate_cells
     from r3bench.sweep.grid import load_grid
     from r3bench.sweep.plan import plan as make_plan
@@ -99,20 +101,24 @@ def plan(
     from r3bench.sweep.strategy import check_numbers
 
     if _is_recipe(grid, bool(overrides)):
+        from r3bench.config.advice import warnings_of
         from r3bench.config.load import load_recipe
         from r3bench.sweep.recipe_plan import recipe_plan
 
+        recipe = load_recipe(grid, overrides or [])
+        advice = warnings_of(recipe, gpus or 1)
         data, text = recipe_plan(
-            load_recipe(grid, overrides or []),
+            recipe,
             gpus=1 if gpus is None else gpus,
             strategy=strategy or "ddp",  # type: ignore[arg-type]
             mean_length=mean_length,
             tokens_per_second=tokens_per_second,
         )
         if as_json:
-            print_json(data)
+            print_json(data | {"warnings": advice})
         else:
             typer.echo(text)
+            warn(advice)
         return
     if overrides:
         from r3bench.errors import ConfigError
@@ -137,10 +143,12 @@ def plan(
         mean_length=mean_length,
         power=power,
     )
+    advice = cell_warnings(enumerate_cells(loaded)[0])
     if as_json:
-        print_json(plan_data(found))
+        print_json(plan_data(found) | {"warnings": advice})
     else:
         typer.echo(plan_text(found))
+        warn(advice)
 
 
 def _is_recipe(name: str, overridden: bool) -> bool:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from r3bench import catalog
+from r3bench.config.precision import check_precision
 from r3bench.config.sections import DataSection, EvalSection, ModelSection, Recipe
 from r3bench.config.strict import build, inside, plain, show
 from r3bench.config.trainer_fields import check_trainer, generation_batch, grpo_fields, trainer_value
@@ -28,7 +29,14 @@ RUN_SECTIONS = (
     "seed",
 )  # what a run's identity depends on
 SILENT = ("report_to", "run_name")  # of `trainer`: where the figures go as well, not what they are
-LATER = ("history", "sources", "data.solution")  # newer than some runs: at their default they leave the identity alone
+LATER = (
+    "history",
+    "sources",
+    "data.solution",
+    "model.compensation",
+    "model.attention",
+    "reward.thinking",
+)  # newer than some runs: at their default they leave the identity alone
 
 
 def apply_overrides(values: dict[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
@@ -87,6 +95,7 @@ def parse_recipe(values: Mapping[str, Any], where: str) -> Recipe:
     for task in recipe.eval.tasks:
         catalog.task_path(task, inside(where, "eval.tasks"))
     check_recipe_components(recipe, where)
+    check_precision(recipe, where)
     return recipe
 
 

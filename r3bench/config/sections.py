@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+Attention = Literal["sdpa", "eager", "flash_attention_2", "flash_attention_3", "flash_attention_4", "flex_attention"]
 MOST_WORKERS = 1024  # grading processes
 MOST_SAMPLES = 16_384  # answers per question; every one is a request in memory
 
@@ -30,7 +31,11 @@ class ModelSection:
 
     name: str = "embedded"  # 'embedded', 'embedded-20', 'smollm2-135m', a local folder, or a hub id 'org/name'
     revision: str | None = None  # hub commit or tag; pin it for anything published
-    dtype: Literal["float32", "bfloat16", "auto"] = "float32"  # dtype of the trained weights
+    dtype: Literal["float32", "bfloat16", "float16", "auto"] = (
+        "float32"  # dtype of the trained weights; float16: of all but those, which a loss scaler needs in float32
+    )
+    compensation: Literal["kahan"] | None = None  # kahan: AdamW that keeps what rounding drops from bfloat16 weights
+    attention: Attention | None = None  # kernel of the policy's forward; null: what transformers chooses (sdpa)
     lora: LoraSection | None = None  # adapters; null trains all weights
 
     @property
@@ -97,6 +102,7 @@ class RewardSection:
     require_boxed: bool = True  # only a \boxed{} answer counts; false: the last number does as well
     length_bonus: bool = False  # correct rows get max(0, 1 - length / length_max) on top
     length_max: int = 32768  # L_max in tokens
+    thinking: Literal["required", "ignored"] = "ignored"  # required: without a closed <think> there is no answer
 
     def __post_init__(self) -> None:
         if self.timeout <= 0:

@@ -21,6 +21,8 @@ RESERVED = {  # set by the harness
     "seed": "use the recipe's top-level 'seed'",
     "data_seed": "use the recipe's top-level 'seed'",
     "resume_from_checkpoint": "a run resumes by itself from its newest complete checkpoint",
+    "model_init_kwargs": "TRL ignores it for a model that is loaded already; use model.dtype, model.attention, "
+    "model.revision",
     "trust_remote_code": "code from a model repository is never run",
     "push_to_hub": "`r3bench push RUN OWNER/NAME` does it afterwards, with a card",
     "log_completions_hub_repo": "answers stay here; the run directory has them",

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from r3bench.config.precision import autocast, precision
 from r3bench.config.sections import Recipe
 from r3bench.config.trainer_fields import trainer_value
 from r3bench.devices import gpu_ids
@@ -86,6 +87,7 @@ def served(recipe: Recipe, model: Callable[[], str], log: Path, say: Callable[[s
     options = {"--model-impl": str(trainer_value(values, "vllm_model_impl"))}
     if values.get("vllm_max_model_length") is not None:
         options["--max-model-len"] = str(values["vllm_max_model_length"])
+    options["--dtype"] = autocast(recipe) or precision(recipe).weights or "auto"  # as training computes
     if recipe.model.revision is not None:
         options["--revision"] = recipe.model.revision
     devices = os.environ.get(GPUS)

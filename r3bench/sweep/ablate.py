@@ -3,17 +3,18 @@
 import contextlib
 import signal
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+from r3bench.config.advice import warnings_of
 from r3bench.errors import Interrupted, StateError
 from r3bench.lock import exclusive
 from r3bench.serving.training import ranks
 from r3bench.sweep.attempts import classify
-from r3bench.sweep.cells import BASE_MODEL, enumerate_cells
+from r3bench.sweep.cells import BASE_MODEL, Cell, enumerate_cells
 from r3bench.sweep.dispatcher import POLL, CancelledFailure, Dispatcher, Report, Runner
 from r3bench.sweep.executors import make_executor
 from r3bench.sweep.grid import Grid, check_study_name, load_grid
@@ -80,6 +81,8 @@ def ablate(
     say = _steady(say)
     opened = open_study(grid, runs, study)
     check_cells(opened)
+    for line in cell_warnings(opened.cells):
+        say(f"warning: {line}")
     opened.check_weights()
     for duplicate in opened.duplicates:
         say(f"{duplicate.name} s{duplicate.seed}: not run, {duplicate.reason}; {duplicate.same_as} stands for it")
@@ -129,6 +132,16 @@ def check_cells(study: Study) -> None:
             processes = 1 if alone else ranks(cell.recipe.trainer, section.gpus)
             strategy = section.strategy if processes > 1 else "ddp"
             check_numbers(cell.recipe, processes, 1, strategy, f"{study.grid.name}, cell {cell.name}: trainer")
+
+
+def cell_warnings(cells: Iterable[Cell]) -> list[str]:
+    """What is odd about a grid's cells (`warnings_of` each), said once with the first cell it is true of."""
+    first: dict[str, str] = {}
+    for cell in cells:
+        if cell.factors != BASE_MODEL:
+            for line in warnings_of(cell.recipe):
+                first.setdefault(line, cell.name)
+    return [f"cell {name}: {line}" for line, name in first.items()]
 
 
 def _lost(error: BaseException) -> bool:

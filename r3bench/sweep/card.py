@@ -5,7 +5,7 @@ from pathlib import Path
 
 from r3bench.config.sections import LoraSection, Recipe
 from r3bench.files import write_text
-from r3bench.records import RunPaths, RunRecord
+from r3bench.records import RunPaths, RunRecord, TrainRecord
 
 
 def model_card(recipe: Recipe, record: RunRecord) -> str:
@@ -24,6 +24,7 @@ def model_card(recipe: Recipe, record: RunRecord) -> str:
         "Components": on + (f" (never acted: {', '.join(idle)})" if idle else ""),
         "Training": f"{record.train.outcome}, {record.train.steps} updates, {record.train.generated_tokens} tokens "
         f"sampled on {record.train.processes} x {record.train.device}",
+        "Weights": _weights(record.train),
         "Ended": record.ended,
     }  # fmt: skip
     lines = [
@@ -51,6 +52,14 @@ def model_card(recipe: Recipe, record: RunRecord) -> str:
             ]
         lines.append("")
     return "\n".join(lines)
+
+
+def _weights(train: TrainRecord) -> str:
+    """In what they were trained, and how many of them moved."""
+    if train.weights_dtype is None:
+        return "not known"
+    moved = "" if train.weights_changed is None else f", {100 * train.weights_changed:.1f} % of them changed"
+    return f"{train.weights_dtype}, computed in {train.compute_dtype}, {train.strategy}{moved}"
 
 
 def write_card(recipe: Recipe, record: RunRecord, paths: RunPaths) -> Path | None:

@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from r3bench import catalog
+from r3bench.config.attention import attention_problem
 from r3bench.config.load import check_recipe_components
+from r3bench.config.precision import check_strategy_precision
 from r3bench.config.sections import Recipe
 from r3bench.config.strict import build
 from r3bench.config.world import check_whole_groups, check_world
@@ -60,6 +62,9 @@ def check_launch(recipe: Recipe, gpus: int, nodes: int, strategy: str, master: s
     here = len(gpu_ids())
     if here and gpus > here:
         raise ConfigError(f"--gpus: got {gpus}, but this machine offers {here}; nearest that works: --gpus {here}")
+    problem = attention_problem(recipe, here)
+    if problem is not None:
+        raise ConfigError(problem)
     if strategy == "ddp":
         return
     if not here:
@@ -103,6 +108,7 @@ def check_numbers(recipe: Recipe, gpus: int, nodes: int, strategy: str, where: s
     check_recipe_components(recipe, place, gpus * nodes)
     if strategy != "ddp" and gpus * nodes == 1:
         raise ConfigError(f"--strategy {strategy}: splits a model over processes, expected --gpus 2 or more")
+    check_strategy_precision(recipe, strategy, place)
     if recipe.model.lora is not None and strategy in ("fsdp2", "zero3"):
         raise ConfigError(
             f"--strategy {strategy}: adapters are merged by one process that needs the whole model; use ddp or zero2"

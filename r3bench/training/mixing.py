@@ -14,6 +14,7 @@ import torch
 from r3bench.errors import ConfigError
 from r3bench.training import trl_adapter
 from r3bench.training.component import Mixture, Trajectory
+from r3bench.training.correction import RATIO, loss_mask, row_weights
 from r3bench.training.loss_inputs import (
     BEHAVIOUR_KEY,
     FREE_KEY,
@@ -104,6 +105,7 @@ def mix_into(
     if REFERENCE in batch:
         reference = trl_adapter.score_tokens(trainer, prompts, answers, reference=True, images=images)[0]
 
+    correction = _group_weights(trainer, batch, rollout, mixtures)
     batch = _with_keys(batch, rows)
     batch = _widen(trainer, batch, rows, growth)
     for number, row in enumerate(rows):
@@ -111,6 +113,8 @@ def mix_into(
         now = current[number] if current else None
         batch["completion_ids"][place] = trl_adapter.tokenizer(trainer).pad_token_id
         _write(batch, place, row, now, reference[number] if reference else None)
+        if RATIO in batch:
+            batch[RATIO][place] = correction[row.mixture.group]
     _make_up_for_padding(trainer, batch, rollout, counts, growth)
     mask = batch["completion_mask"] * batch["tool_mask"] if "tool_mask" in batch else batch["completion_mask"]
     batch["num_items_in_batch"] = trainer.accelerator.gather(mask.sum()).sum()
@@ -160,6 +164,27 @@ def _historic_rows(
     return rows
 
 
+def _group_weights(
+    trainer: Any, batch: dict[str, Any], rollout: Rollout, mixtures: Sequence[Mixture]
+) -> dict[int, float]:
+    """Group -> mean weight that the sampler correction leaves its fresh rows, which its historic rows get as well.
+
+    A stored row wasn't sampled by this engine now, so it has no ratio of its own. At 1 it would count for more than the
+    fresh rows it is compared with. 1 where no fresh row is left. Collective.
+    """
+    if RATIO not in batch:
+        return {}
+    own = row_weights(batch[RATIO], loss_mask(batch))[: rollout.layout.local_rows]
+    weights = trainer.accelerator.gather(own).double().cpu().numpy()
+    found = {}
+    for mixture in mixtures:
+        group = rollout.groups[mixture.group].rows
+        fresh = weights[[row for place, row in enumerate(group) if place not in mixture.replaced]]
+        fresh = fresh[~np.isnan(fresh)]
+        found[mixture.group] = float(fresh.mean()) if len(fresh) else 1.0
+    return found
+
+
 def _padded(rows: int, parts: int) -> int:
     return -(-rows // parts) * parts
 
@@ -194,7 +219,7 @@ def _widen(trainer: Any, batch: dict[str, Any], rows: Sequence[HistoricRow], gro
     fill = {
         "completion_ids": trl_adapter.tokenizer(trainer).pad_token_id,
         "tool_mask": 1,
-        "importance_sampling_ratio": 1,
+        RATIO: 1,
         SHAPED_KEY: torch.nan,
     }
     if "tool_mask" not in batch and any(t.prefix or t.mask is not None for t in (row.trajectory for row in rows)):
@@ -263,8 +288,6 @@ def _write(
         if key in batch and values is not None:
             batch[key][place] = 0
             batch[key][place, :length] = values.to(batch[key])
-    if "importance_sampling_ratio" in batch:
-        batch["importance_sampling_ratio"][place] = 1
     shaped = row.mixture.weight == "shaped"
     for key, nothing, some in (
         (SHAPED_KEY, torch.nan, torch.full((length,), row.advantage)),

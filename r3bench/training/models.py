@@ -3,6 +3,7 @@
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
@@ -55,9 +56,16 @@ def load_model(section: ModelSection) -> tuple[PreTrainedModel, PreTrainedTokeni
     options: dict[str, Any] = {"revision": section.revision} if section.revision else {}
     try:
         tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=False, padding_side="left", **options)
-        model = AutoModelForCausalLM.from_pretrained(source, trust_remote_code=False, dtype=section.dtype, **options)
-    except (OSError, ValueError, KeyError, SafetensorError) as error:
+        if section.attention is not None:
+            options["attn_implementation"] = section.attention
+        model = AutoModelForCausalLM.from_pretrained(source, trust_remote_code=False, dtype=_dtype(section), **options)
+    except (OSError, ValueError, KeyError, ImportError, SafetensorError) as error:
         raise ConfigError(f"model.name: '{section.name}' can't be loaded: {_reason(error)}") from error
+    if section.lora is None and model.dtype == torch.float16:
+        raise ConfigError(
+            f"model.dtype: auto: '{section.name}' was saved in float16, whose gradients no loss scaler takes; expected "
+            "float32, or float16 with trainer.fp16: true (which keeps the trained weights in float32)"
+        )
     if tokenizer.pad_token_id is None:
         if tokenizer.eos_token_id is None:
             raise ConfigError(f"model.name: '{section.name}': its tokenizer has neither a padding nor an end token")
@@ -65,6 +73,11 @@ def load_model(section: ModelSection) -> tuple[PreTrainedModel, PreTrainedTokeni
     if tokenizer.chat_template is None:
         raise ConfigError(f"model.name: '{section.name}': its tokenizer has no chat template, expected a chat model")
     return model, tokenizer
+
+
+def _dtype(section: ModelSection) -> str:
+    """What to load the weights in: those a loss scaler works on must be float32."""
+    return "float32" if section.dtype == "float16" and section.lora is None else section.dtype
 
 
 def _reason(error: BaseException) -> str:

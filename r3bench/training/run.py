@@ -9,15 +9,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import torch
 from datasets import Dataset
 from transformers import PrinterCallback
 from transformers.utils import logging as transformers_logging
 
+from r3bench.config.precision import check_strategy_precision, movable_below, precision, update_size
 from r3bench.config.sections import ModelSection, Recipe
 from r3bench.config.strict import plain
 from r3bench.errors import ConfigError, Diverged, Interrupted
 from r3bench.files import append_jsonl, read_jsonl, sync_directory
 from r3bench.grading import Grader
+from r3bench.grading.extract import THOUGHT_END
 from r3bench.records import RunPaths, TrainRecord, read_train, write_train
 from r3bench.training import checkpoint, trl_adapter
 from r3bench.training.args import R3Config
@@ -28,9 +31,13 @@ from r3bench.training.data import load_questions
 from r3bench.training.divergence import StopAtRunawayWeights
 from r3bench.training.environment import device
 from r3bench.training.models import load_model
+from r3bench.training.numerics import numerics
+from r3bench.training.numerics import strategy as spread
+from r3bench.training.optimizer import compensated_adamw
 from r3bench.training.rewards import reward_functions
 from r3bench.training.tracking import check_trackers, keep_in
 from r3bench.training.trainer import R3Trainer
+from r3bench.training.weights import WeightsWatch
 
 
 def train(recipe: Recipe, paths: RunPaths, *, quiet: bool = False, disk_floor_gb: float = 0.0) -> TrainRecord:
@@ -62,21 +69,39 @@ def build_trainer(
     """
     arguments = training_arguments(recipe, paths)
     model, tokenizer = load_model(recipe.model)
+    if recipe.reward.thinking == "required" and THOUGHT_END in tokenizer.all_special_tokens:
+        raise ConfigError(
+            f"reward.thinking: got 'required', but the tokenizer of '{recipe.model.name}' takes {THOUGHT_END} for a "
+            "special token, which is left out of the text that rewards see; expected 'ignored'"
+        )
     questions = load_questions(recipe.data)
     _check_questions(len(questions), arguments)
     positions = getattr(model.config.get_text_config(), "max_position_embeddings", None)
     arguments.vllm_max_model_length = engine_context(recipe, questions, tokenizer, positions)
     try:
-        return R3Trainer(
-            model=model,
-            reward_funcs=reward_functions(recipe.reward, grader),
-            args=arguments,
-            train_dataset=order(questions) if order else questions,
-            processing_class=tokenizer,
-            peft_config=_adapters(recipe.model),
-        )
+        with trl_adapter.engine_arguments(**_engine(recipe, arguments, model)):
+            trainer = R3Trainer(
+                model=model,
+                reward_funcs=reward_functions(recipe.reward, grader),
+                args=arguments,
+                train_dataset=order(questions) if order else questions,
+                processing_class=tokenizer,
+                peft_config=_adapters(recipe.model),
+            )
     except (ValueError, TypeError, ImportError) as error:  # TRL's own argument checks, and packages it lacks
         raise ConfigError(f"trainer: {error}") from error
+    trainer.logs_correction = True
+    if recipe.model.compensation == "kahan":
+        trainer.optimizer_cls_and_kwargs = compensated_adamw(arguments)
+    check_strategy_precision(recipe, spread(trainer), recipe.name, loaded=str(model.dtype).removeprefix("torch."))
+    return trainer
+
+
+def _engine(recipe: Recipe, arguments: R3Config, model: Any) -> dict[str, Any]:
+    """Arguments of a vLLM engine that samples in the precision of training, from the same revision."""
+    compute = "bfloat16" if arguments.bf16 else "float16" if arguments.fp16 else str(model.dtype).removeprefix("torch.")
+    revision = recipe.model.revision
+    return {"dtype": compute} | ({"revision": revision, "tokenizer_revision": revision} if revision else {})
 
 
 def _check_questions(count: int, arguments: R3Config) -> None:
@@ -120,8 +145,6 @@ def training_arguments(recipe: Recipe, paths: RunPaths) -> R3Config:
     Raises:
         ConfigError: `save_steps` would cut a sampled batch in two, or TRL refuses a value.
     """
-    import torch
-
     cpu = not torch.cuda.is_available()
     values: dict[str, Any] = {
         "report_to": "none", "run_name": paths.root.name, "disable_tqdm": True, "save_total_limit": 2,
@@ -192,9 +215,14 @@ def _run(trainer: R3Trainer, recipe: Recipe, paths: RunPaths, quiet: bool, disk_
             append_jsonl(_notes(paths), {"note": f"went on from {newest.name} of {before} processes on {now}"})
     metrics = MetricsFile(paths.metrics, int(newest.name.split("-")[1]) if newest else 0, trainer) if lead else None
     keep_in(paths.root, trainer)
+    made = numerics(trainer)
+    watch = WeightsWatch(trainer, getattr(torch, made.engine_dtype) if made.engine_dtype else None)
+    if lead and (warning := _frozen(recipe, made.weights_dtype, watch)):
+        print(f"warning: {warning}", file=sys.stderr, flush=True)
     stop = StopOnSignal()
     trainer.remove_callback(PrinterCallback)
     trainer.add_callback(StopAtRunawayWeights(trainer))
+    trainer.add_callback(watch)
     trainer.add_callback(RoomForCheckpoint(trainer, disk_floor_gb))
     tokens = recipe.budget.generated_tokens
     if tokens is not None:
@@ -226,6 +254,7 @@ def _run(trainer: R3Trainer, recipe: Recipe, paths: RunPaths, quiet: bool, disk_
             "the same command goes on from there"
         )
     if outcome == "finished":
+        watch.measure()
         save_model(trainer, paths.model, merge=recipe.model.saved_whole)
     found = device()
     record = TrainRecord(
@@ -237,6 +266,14 @@ def _run(trainer: R3Trainer, recipe: Recipe, paths: RunPaths, quiet: bool, disk_
         device=found["device"],
         processes=trainer.accelerator.num_processes,
         evidence=trainer.evidence,
+        strategy=made.strategy,
+        weights_dtype=made.weights_dtype,
+        compute_dtype=made.compute_dtype,
+        engine=made.engine,
+        engine_dtype=made.engine_dtype,
+        weights_changed=_share(watch.last.trained if watch.last else None),
+        weights_changed_sampled=_share(watch.last.sampled if watch.last and made.engine_dtype else None),
+        correction=trainer.correction.record(),
         acted={component.name: component.acted(trainer.evidence) for component in trainer.components},
         notes=[str(line["note"]) for line in read_jsonl(_notes(paths)) if "note" in line],
     )
@@ -244,6 +281,20 @@ def _run(trainer: R3Trainer, recipe: Recipe, paths: RunPaths, quiet: bool, disk_
         record = write_train(record, paths)
     trainer.accelerator.wait_for_everyone()
     return record
+
+
+def _frozen(recipe: Recipe, dtype: str, watch: WeightsWatch) -> str | None:
+    """What to say when updates can't move the weights that were loaded; None when they can."""
+    found = precision(recipe, dtype)
+    step = update_size(found.optim, found.learning_rate, found.max_grad_norm)
+    sizes = watch.start_magnitudes
+    if found.compensated or step is None or not len(sizes):
+        return None
+    return found.warning(float((sizes < movable_below(dtype, step)).mean()), "counted on the weights that were loaded")
+
+
+def _share(value: float | None) -> float | None:
+    return None if value is None or math.isnan(value) else round(value, 6)
 
 
 def _remove_bad(paths: RunPaths) -> None:

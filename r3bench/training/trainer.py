@@ -25,6 +25,7 @@ from r3bench.errors import ConfigError, Diverged
 from r3bench.training import checkpoint, trl_adapter
 from r3bench.training.args import SECTIONS, R3Config, section
 from r3bench.training.component import Component, check_declared
+from r3bench.training.correction import Correction
 from r3bench.training.correctness import CorrectnessRule
 from r3bench.training.history import HistoryBounds, TrajectoryHistory
 from r3bench.training.lengths import forward_by_length, parts_of_like_rows
@@ -99,6 +100,8 @@ class R3Trainer(GRPOTrainer):
         self._filled = range(len(functions), len(functions) + len(shaping))  # reward columns that components fill
         self._uneven = False  # rows of the sampled batch differ much in length
         self.generated_tokens = 0  # sampled in training so far, over all ranks
+        self.logs_correction = False  # also with every component off, where nothing else differs from TRL's log
+        self.correction = Correction()  # what the sampler correction leaves of answers' weights
         self._order: Sampler | None = None
         if shaping:
             check_counts(len(functions), weights, reward_processing_classes)
@@ -169,7 +172,10 @@ class R3Trainer(GRPOTrainer):
     def _generate_and_score_completions(self, inputs: list[dict[str, Any]]) -> dict[str, Any]:
         moments = self.moments
         if moments is None or not moments.components or not self.model.training:
-            return super()._generate_and_score_completions(inputs)
+            batch = super()._generate_and_score_completions(inputs)
+            if self.model.training:
+                self.correction.observe(self, batch, log=self.logs_correction)
+            return batch
 
         self._uneven = False
 
@@ -188,6 +194,7 @@ class R3Trainer(GRPOTrainer):
         moments.log_fresh(rollout)
         if moments.max_rounds():
             rollout, batch = resample(self, moments, rollout, batch, sample)
+        self.correction.observe(self, batch)
         batch = moments.finish(rollout, batch)
         if moments.observes_tokens and not rollout.scored:
             self._pending = rollout  # on-policy: the loss forward brings the log-probs
@@ -387,7 +394,8 @@ class R3Trainer(GRPOTrainer):
         if trl_adapter.window_is_open(self) and self.state.global_step < self.state.max_steps:
             warnings.warn(f"{folder} lies inside a sampled batch: resumed from it, training samples anew", stacklevel=2)
         assert self.moments is not None
-        state = {"generated_tokens": self.generated_tokens, **self.moments.state()}
+        own = {"generated_tokens": self.generated_tokens, "correction": self.correction.state()}
+        state = {**own, **self.moments.state()}
         checkpoint.save_state(folder, state, self.history.state(), self.accelerator)
         if self.args.should_save:
             checkpoint.mark_complete(folder)
@@ -426,5 +434,6 @@ class R3Trainer(GRPOTrainer):
                 warnings.warn(f"{folder}: has no components' state; {names} start without any", stacklevel=2)
             return
         self.generated_tokens = state["generated_tokens"]
+        self.correction.load(state.get("correction", {}))  # older checkpoints have none
         assert self.moments is not None
         self.moments.load(state, shares)

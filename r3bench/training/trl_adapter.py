@@ -6,14 +6,19 @@ checks it against the installed TRL, together with the arity and keys below; `ch
 
 import contextlib
 import os
+import sys
 from functools import partial
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from accelerate.utils import gather_object, is_peft_model
 from packaging.version import Version
+from torch.distributed.tensor import DTensor
+from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 from transformers import TrainerState
+from trl.generation import vllm_generation
 from trl.models.utils import disable_gradient_checkpointing
 from trl.trainer import utils as trl_utils
 from trl.trainer.grpo_trainer import GRPOTrainer
@@ -220,6 +225,86 @@ def images_of(batch: "Mapping[str, Any]", rows: "Sequence[int]") -> dict[str, An
         if key in batch:
             found[key] = [batch[key][row, : batch["prompt_ids"].size(1)] for row in rows]
     return join_images(found)
+
+
+def bare_model(trainer: Any) -> Any:
+    """The trained model without what DDP, FSDP or DeepSpeed wrap around it; with its adapters."""
+    return trainer.accelerator.unwrap_model(trainer.model)
+
+
+@contextlib.contextmanager
+def engine_arguments(**arguments: Any) -> "Iterator[None]":
+    """Hand arguments to the vLLM engine that TRL starts in a trainer's process, which it has no setting for.
+
+    Without vLLM, or where the trainer starts no engine, it does nothing.
+    """
+    engine = getattr(vllm_generation, "LLM", None)
+    if engine is None:
+        yield
+        return
+    vllm_generation.LLM = partial(engine, **arguments)
+    try:
+        yield
+    finally:
+        vllm_generation.LLM = engine
+
+
+def server_model_config(trainer: Any) -> "Mapping[str, Any]":
+    """What the vLLM server that trains with the main process says of its model."""
+    found: Mapping[str, Any] = trainer.vllm_generation.vllm_client.get_server_info()["model_config"]
+    return found
+
+
+def whole_size(parameter: Any) -> int:
+    """Elements of a parameter over all ranks, however it is split."""
+    found = getattr(parameter, "ds_numel", None)  # ZeRO 3
+    return int(found if found is not None else parameter.numel())  # FSDP2's DTensor gives the whole number
+
+
+def held_elements(parameter: Any, index: Any, *, masters: bool = True) -> torch.Tensor:
+    """Elements of a parameter as float32 on the CPU, shape (n,); NaN where another rank holds them.
+
+    Args:
+        parameter: whole, or split over ranks (FSDP2: a DTensor; ZeRO 3: `ds_tensor`).
+        index: (n,) places in the whole parameter, flattened.
+        masters: with DeepSpeed, what its optimiser changes instead of the model's rounded copies (collective there).
+    """
+    found = torch.full((len(index),), float("nan"))
+    places = torch.as_tensor(index, dtype=torch.long)
+    tensor = parameter.detach()
+    share = getattr(parameter, "ds_tensor", None)
+    if (masters and hasattr(parameter, "_hp_mapping")) or (masters and share is not None):
+        whole = _deepspeed_master(parameter)
+        if whole is not None:
+            return whole.reshape(-1)[places].float().cpu()
+    if share is not None:
+        first = torch.distributed.get_rank(parameter.ds_process_group) * share.numel()
+        inside = (places >= first) & (places < first + share.numel())
+        found[inside] = share.detach().reshape(-1)[(places[inside] - first).to(share.device)].float().cpu()
+        return found
+    if tensor.device.type == "meta":
+        return found
+    if isinstance(tensor, DTensor):
+        shape, offset = compute_local_shape_and_global_offset(tensor.shape, tensor.device_mesh, tensor.placements)
+        local = tensor.to_local()
+        at = [torch.from_numpy(axis) for axis in np.unravel_index(places.numpy(), tensor.shape)]
+        inside = torch.ones(len(places), dtype=torch.bool)
+        for axis, length, first in zip(at, shape, offset, strict=True):
+            inside &= (axis >= first) & (axis < first + length)
+        if inside.any():
+            here = tuple((axis[inside] - first).to(local.device) for axis, first in zip(at, offset, strict=True))
+            found[inside] = local[here].float().cpu()
+        return found
+    return tensor.reshape(-1)[places.to(tensor.device)].float().cpu()
+
+
+def _deepspeed_master(parameter: Any) -> torch.Tensor | None:
+    """The float32 weights that DeepSpeed's optimiser changes, gathered; None outside DeepSpeed's training."""
+    loaded: Any = sys.modules.get("deepspeed")  # whoever trains with it has it loaded
+    if loaded is None:
+        return None
+    found: torch.Tensor | None = loaded.utils.safe_get_full_fp32_param(parameter)
+    return found
 
 
 def pad_left(rows: "Sequence[torch.Tensor]", value: int) -> torch.Tensor:

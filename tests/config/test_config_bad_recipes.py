@@ -129,7 +129,8 @@ RECIPES = [
     (
         "literal",
         "model:\n  dtype: bfloat\n",
-        "bad.yaml: model.dtype: got 'bfloat', expected one of float32, bfloat16, auto; did you mean 'bfloat16'?",
+        "bad.yaml: model.dtype: got 'bfloat', expected one of float32, bfloat16, float16, auto; did you mean "
+        "'bfloat16'?",
     ),
     ("negative_seed", "seed: -1\n", "bad.yaml: seed: got -1, expected 0 to 4294967295"),
     ("zero_limit", "data:\n  limit: 0\n", "bad.yaml: data: limit: got 0, expected at least 1 or null"),

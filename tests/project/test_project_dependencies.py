@@ -9,7 +9,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-NOT_INSTALLED_HERE = {"vllm": "vllm", "ray": "ray", "gguf": "gguf", "submitit": "submitit", "wandb": "wandb"}
+NOT_INSTALLED_HERE = {"vllm": "vllm", "ray": "ray", "gguf": "gguf", "submitit": "submitit", "wandb": "wandb",
+                      "optimi": "torch-optimi"}  # fmt: skip
 
 
 def normal(name: str) -> str:

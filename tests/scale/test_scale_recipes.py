@@ -12,7 +12,7 @@ from r3bench.sweep.strategy import check_numbers
 RECIPES = catalog.names("ablations", ".yaml", "recipes")
 SOURCE = re.compile(
     r"\bours\b|\bsection \d|\bEq\. \d|\bconclusion\b|\bthe paper|\bDeepScaleR|\barXiv \d|https?://|LoRA Without Regret|"
-    r"TRL's paper index"
+    r"TRL's paper index|\[(script|config|loss|workers|reward)\]"  # the last: files named at the recipe's head
 )
 
 
