@@ -55,7 +55,8 @@ def convert(value: Any, kind: Any, where: str) -> Any:
     if origin is Literal:
         if value in arguments and type(value) in {type(a) for a in arguments}:
             return value
-        raise ConfigError(f"{where}: got {show(value)}, expected {describe(kind)}{_closest(value, arguments)}")
+        hint = _closest(value, arguments) or truth_hint(value)
+        raise ConfigError(f"{where}: got {show(value)}, expected {describe(kind)}{hint}")
     if origin is tuple and isinstance(value, list | tuple):
         return tuple(convert(v, arguments[0], f"{where}[{i}]") for i, v in enumerate(value))
     if (origin is dict or kind is dict) and isinstance(value, Mapping):
@@ -67,8 +68,23 @@ def convert(value: Any, kind: Any, where: str) -> Any:
         return _convert_number(value, where)
     if kind in (int, str, bool) and type(value) is kind:
         return value
-    hint = whole_number_hint(value) if kind is int else ""
+    hint = whole_number_hint(value) if kind is int else quote_hint(value) if kind is str else ""
     raise ConfigError(f"{where}: got {show(value)}, expected {describe(kind)}{hint}")
+
+
+def truth_hint(value: Any) -> str:
+    """What may have happened to a text that came as a truth value."""
+    if not isinstance(value, bool):
+        return ""
+    bare = "on or yes" if value else "off or no"
+    return f"; YAML reads a bare {bare} as {str(value).lower()}: quote it if a text is meant"
+
+
+def quote_hint(value: Any) -> str:
+    """How to write a text that YAML takes for something else."""
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return f"; quote it if it is meant as a text: '{value}'"
+    return truth_hint(value)
 
 
 def whole_number_hint(value: Any) -> str:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from r3bench.config import trl_versions
-from r3bench.config.strict import show, spelled_number, whole_number_hint
+from r3bench.config.strict import quote_hint, show, spelled_number, whole_number_hint
 from r3bench.errors import ConfigError, nearest
 
 FIELDS_FILE = Path(__file__).with_name("grpo_fields.json")
@@ -115,7 +115,7 @@ def _check_type(value: Any, types: list[str], choices: Sequence[str], where: str
             return float(value) if name == "float" else value  # type: ignore[arg-type]
     number = spelled_number(value) if "float" in types else None
     if number is None or isinstance(value, bool):
-        hint = whole_number_hint(value) if "int" in types else ""
+        hint = whole_number_hint(value) if "int" in types else quote_hint(value) if "str" in types else ""
         raise ConfigError(f"{where}: got {show(value)}, expected {' or '.join(SPOKEN[name] for name in types)}{hint}")
     return number
 

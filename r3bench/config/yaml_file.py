@@ -1,10 +1,12 @@
 """Reads YAML that a user wrote: plain data only, every key once, and errors that name the line.
 
 A recipe is small and flat, so what makes YAML dangerous or surprising is refused outright: tags (`!!python/...`),
-aliases (a few lines of them can stand for gigabytes), deep nesting, NaN and infinity (JSON has neither).
+aliases (a few lines of them can stand for gigabytes), deep nesting, NaN and infinity (JSON has neither), and numbers
+that YAML 1.1 reads otherwise than they look (`010` is 8, `1:30` is 90).
 """
 
 import math
+import re
 import stat
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ from r3bench.errors import ConfigError
 MAX_BYTES = 1_000_000  # of one file
 MAX_DEPTH = 20  # nested mappings and lists
 MOST = 2**63 - 1  # of an integer, either way
+DECIMAL = re.compile(r"[-+]?(0|[1-9][0-9]*(_[0-9]+)*)")  # integers that are what they look like
 
 
 class _PlainLoader(yaml.SafeLoader):
@@ -41,10 +44,21 @@ def _mapping(loader: yaml.SafeLoader, node: yaml.MappingNode) -> dict[str, Any]:
 
 
 def _number(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> float:
+    if ":" in node.value:
+        raise _misread(node, float(loader.construct_yaml_float(node)))  # type: ignore[no-untyped-call]
     value = float(loader.construct_yaml_float(node))  # type: ignore[no-untyped-call]
     if not math.isfinite(value):
         raise ConfigError(f"line {node.start_mark.line + 1}: got {node.value}, expected a finite number")
     return value
+
+
+def _misread(node: yaml.ScalarNode, value: float) -> ConfigError:
+    text = node.value if len(node.value) < 40 else f"{node.value[:37]}..."
+    read = str(value) if abs(value) <= MOST else "a number of many digits"
+    return ConfigError(
+        f"line {node.start_mark.line + 1}: got {text}, which YAML reads as the number {read}; expected a decimal "
+        f"number without a leading 0, or '{text}' in quotes if a text is meant"
+    )
 
 
 _PlainLoader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _mapping)
@@ -52,6 +66,8 @@ _PlainLoader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _ma
 
 def _integer(loader: yaml.SafeLoader, node: yaml.ScalarNode) -> int:
     value = int(loader.construct_yaml_int(node))  # type: ignore[no-untyped-call]
+    if not DECIMAL.fullmatch(node.value):
+        raise _misread(node, value)
     if abs(value) > MOST:
         shown = node.value if len(node.value) < 40 else f"a number of {len(node.value)} digits"
         raise ConfigError(f"line {node.start_mark.line + 1}: got {shown}, expected at most {MOST}")

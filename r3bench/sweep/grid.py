@@ -194,7 +194,9 @@ def parse_grid(values: Mapping[str, Any], where: str) -> Grid:
             if factor not in parsed:
                 raise ConfigError(f"{spot}: no factor '{factor}'{nearest(factor, parsed)}")
             if level not in parsed[factor].levels:
-                raise ConfigError(f"{spot}.{factor}: no level '{level}'{nearest(str(level), parsed[factor].levels)}")
+                read = "; YAML reads a bare no or off as 'off', yes or on as 'on': quote a level called otherwise"
+                hint = nearest(str(level), parsed[factor].levels) + (read if level in ("on", "off") else "")
+                raise ConfigError(f"{spot}.{factor}: no level '{level}'{hint}")
     return grid
 
 

@@ -107,7 +107,7 @@ RECIPES = [
     (
         "number_in_list",
         "eval:\n  tasks: [embedded, 24]\n",
-        "bad.yaml: eval.tasks[1]: got 24, expected a text",
+        "bad.yaml: eval.tasks[1]: got 24, expected a text; quote it if it is meant as a text: '24'",
     ),
     (
         "text_for_trainer_integer",
