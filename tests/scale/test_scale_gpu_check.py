@@ -26,15 +26,17 @@ def check() -> ModuleType:
 def test_one_table(
     check: ModuleType, folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    arguments = ["--cpu", "--steps", "2", "--only", "stock,off,replay,vllm"]
+    arguments = ["--cpu", "--steps", "2", "--only", "stock,off,bfloat16,eager,replay,vllm"]
     assert check.main(arguments) == 0
     out = capsys.readouterr().out.splitlines()
     assert out[0].startswith("CPU, embedded, torch ")
-    assert re.split(r"\s{2,}", out[1].strip()) == ["s/step", "x stock", "peak GB", "tokens"]
+    assert re.split(r"\s{2,}", out[1].strip()) == ["s/step", "x stock", "peak GB", "busy GB", "changed %", "tokens"]
     rows = {line.split()[0]: line.split() for line in out[2:]}
-    assert list(rows) == ["stock", "off", "replay", "vllm"]
+    assert list(rows) == ["stock", "off", "bfloat16", "eager", "replay", "vllm"]
     assert rows["stock"][2] == "1.00"
-    assert rows["stock"][4] == rows["off"][4], "the same answers"
+    assert rows["stock"][5:9] == rows["off"][5:9], "the same weights changed, the same answers"
+    moved = {name: float(row[5]) for name, row in rows.items() if name != "vllm"}
+    assert moved["off"] > 99 and moved["eager"] > 99 and moved["bfloat16"] < 5, "bfloat16 rounds the updates away"
     assert all(float(rows[name][1]) > 0 for name in ("stock", "off", "replay"))
     assert "not run: needs a GPU" in out[-1]
 
@@ -63,6 +65,19 @@ def test_every_row_the_check_is_for(check: ModuleType, capsys: pytest.CaptureFix
     with pytest.raises(SystemExit):
         check.main(["--cpu", "--only", "?"])
     rows = capsys.readouterr().err.partition("rows: ")[2].strip().split(", ")
-    assert rows[:6] == ["stock", "off", "float32", "vllm", "vllm+four", "fsdp2"]
-    assert set(rows[6:]) == set(catalog.component_names())
+    alone = ["vllm", "vllm asleep", "vllm+four", "8k", "8k product", "fsdp2"]
+    kinds = rows[4 : rows.index("vllm")]
+    assert rows[:4] == ["stock", "off", "float32", "bfloat16"] and "eager" in kinds
+    assert rows[4 + len(kinds) :][:6] == alone
+    assert set(rows[4 + len(kinds) + 6 :]) == set(catalog.component_names())
     assert set(check.FOUR) < set(rows)
+
+
+def test_what_the_correction_leaves_of_the_longest_answers(check: ModuleType) -> None:
+    history = [
+        {"correction/1-512_tokens/median": 0.9, "correction/2049-8192_tokens/median": 0.2, "loss": 0.0},
+        {"correction/2049-8192_tokens/median": 0.4, "correction/2049-8192_tokens/q10": 0.1},
+        {"train_runtime": 3.0},
+    ]
+    assert check.weights_left(history) == "weight left of answers of 2049-8192 tokens: q10 0.100, median 0.300"
+    assert check.weights_left([{"loss": 1.0}]) == "no correction"
