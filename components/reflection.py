@@ -6,7 +6,7 @@ the prompt. Such groups are sampled, rewarded and trained like any other.
 | paper | here |
 |---|---|
 | tau, hard iff the mean of the stored rewards is below it | `threshold`, on correctness |
-| R_{q,j}, j = 1..n, the stored rewards | `window`, `min_attempts`; answers to the bare question only |
+| R_{q,j}, j = 1..n, the stored rewards | `window`, `min_attempts`; the newest `history.per_question` bare answers |
 | o_h, a random historic wrong answer | `context`, `budget`, `truncated_exemplars`, `source` |
 | exemplars per hard question | `exemplars`, within `max_share` of the batch |
 | p_r, the reflection prompt | `template`, `template_hash` |
@@ -35,7 +35,7 @@ import numpy as np
 from r3bench.errors import ConfigError
 from r3bench.training.answers import last_boxed
 from r3bench.training.component import Component, Group, Mixture, PlannedGroup, Step, Summary, Weight
-from r3bench.training.mixed_groups import not_outranked, still_free
+from r3bench.training.mixed_groups import not_outranked, still_free, uneven
 from r3bench.training.rollout import Layout, append_multiple
 
 Context = Literal["full", "tail", "answer"]
@@ -61,17 +61,20 @@ def defuse(text: str) -> str:
     return re.sub(r"<(?=[|｜/])", "< ", text).strip()
 
 
-def hardness(stored: Sequence[Summary], epoch: int, window: Literal["last_epoch", "all"]) -> tuple[float, int]:
+def hardness(
+    stored: Sequence[Summary], epoch: int, window: Literal["last_epoch", "all"], newest: int = 10**9
+) -> tuple[float, int]:
     """Mean correctness and number of a question's stored fresh attempts; NaN and 0 without any.
 
     Args:
         stored: the question's trajectories.
         epoch: the current epoch, from 0.
         window: attempts that count; `last_epoch` are those of this epoch and the one before.
+        newest: at most so many, the newest. Older ones are stored for what they are (the last right answer, say), not
+            as a sample of attempts.
     """
-    attempts = [
-        row.correct for row in stored if row.provenance == "fresh" and (window == "all" or row.epoch >= epoch - 1)
-    ]
+    fresh = [row for row in stored if row.provenance == "fresh"][-newest:]
+    attempts = [row.correct for row in fresh if window == "all" or row.epoch >= epoch - 1]
     return (sum(attempts) / len(attempts) if attempts else math.nan), len(attempts)
 
 
@@ -211,7 +214,12 @@ class Reflection(Component):
         found = []
         seen = set()
         for group in step.groups:
-            mean, attempts = hardness(step.history.summaries(group.question), int(step.epoch), self.config.window)
+            mean, attempts = hardness(
+                step.history.summaries(group.question),
+                int(step.epoch),
+                self.config.window,
+                self.facts.stored_per_question,
+            )
             free = group.provenance == "fresh" and group.index not in step.taken and group.question not in seen
             if free and attempts >= self.config.min_attempts and mean < self.config.threshold:
                 found.append((mean, group))
@@ -294,7 +302,7 @@ class Reflection(Component):
                 self.count("groups")
                 self.count("rows_correct", int(group.correct.sum()))
                 self.count("converted", int(group.correct.any()))
-                self.count("groups_with_gradient", int(np.ptp(group.rewards) > 0))
+                self.count("groups_with_gradient", int(uneven(group)))
         if self.config.gradient == "prompt":
             return []
         wanted = [group for group in step.groups if group.provenance == "fresh" and group.all_wrong]

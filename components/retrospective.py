@@ -39,6 +39,7 @@ from r3bench.errors import ConfigError
 from r3bench.training.component import Component, Facts, Group, PlannedGroup, Step
 from r3bench.training.critic import ValueHead
 from r3bench.training.cuts import TokenTexts, cut_points, leaks, paragraph_cuts
+from r3bench.training.mixed_groups import uneven
 
 
 def promising(
@@ -253,7 +254,7 @@ class Retrospective(Component):
             self.count("groups")
             self.count("tokens_given", group.prefix)
             self.count("converted", int(group.correct.any()))
-            self.count("groups_with_gradient", int(np.ptp(group.rewards) > 0))
+            self.count("groups_with_gradient", int(uneven(group)))
             self.count("rows_correct", int(group.correct.sum()))
             stored = self.states.get(group.question, [])
             prefix = group.completion_ids[0][: group.prefix] if group.completion_ids else np.zeros(0)

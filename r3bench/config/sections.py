@@ -78,10 +78,15 @@ class BudgetSection:
 
 @dataclass(frozen=True)
 class HistoryBounds:
-    """How many answers components can reuse; the oldest goes first."""
+    """How many answers components can reuse; the oldest goes first.
 
-    per_question: int = 32  # trajectories per question
-    max_tokens: int = 500_000_000  # completion tokens over all ranks, about 8 bytes each
+    Each kind has the bounds for itself: answers to the bare question, to reflection prompts, after given prefixes. The
+    newest right and the newest wrong answer to the bare question (finished and cut off apart) stay whatever
+    `per_question` is, and go last under `max_tokens`.
+    """
+
+    per_question: int = 32  # newest trajectories per question and kind
+    max_tokens: int = 500_000_000  # completion tokens of a kind over all ranks, about 8 bytes each
     max_age: int | None = None  # optimiser steps after which a trajectory is dropped; null: never
 
     def __post_init__(self) -> None:

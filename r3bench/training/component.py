@@ -32,6 +32,7 @@ class Facts:
     scale_rewards: str  # 'group', 'batch' or 'none', as in GRPOConfig
     decode: Callable[[Sequence[int]], str]  # token ids -> text, special tokens left out
     encode: Callable[[str], list[int]]  # text -> token ids, no special tokens added
+    stored_per_question: int = 32  # newest answers of a kind that the history keeps; older ones only for their verdict
     append_multiple: int = 1  # appended groups per batch must be a multiple of this; a surplus is dropped, last first
 
     def rng(self, step: int, tag: str, key: object = "") -> random.Random:

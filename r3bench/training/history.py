@@ -1,4 +1,8 @@
-"""The trajectory history: question id -> bounded list of trajectories, sharded by question over ranks.
+"""The trajectory history: question id -> bounded lists of trajectories, sharded by question over ranks.
+
+Answers to the bare question, to a reflection prompt and after a given prefix are bounded each on their own, so what a
+component remembers is the same alone and in company. Of the answers to the bare question the newest right and the
+newest wrong one stay, finished and cut off apart, however many others come after them.
 
 Every rank calls the same methods in the same order. One exchange brings the summaries of a batch's questions to all
 ranks, a second one the tokens of the trajectories that were picked, so a rank only ever holds its share of the store.
@@ -9,6 +13,7 @@ trajectories whatever the number of ranks.
 import hashlib
 import math
 import sys
+import warnings
 import zlib
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -16,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from r3bench.config.sections import HistoryBounds
-from r3bench.training.component import Group, Step, Summary, Trajectory
+from r3bench.training.component import Group, Provenance, Step, Summary, Trajectory
 from r3bench.training.history_index import HistoryIndex
 
 __all__ = ["HistoryBounds", "HistoryView", "TrajectoryHistory", "owner", "trajectories_of"]
@@ -25,6 +30,7 @@ PEAK_SHARE = 0.2  # tokens behind Summary.entropy_peak
 
 Gather = Callable[[list[Any]], list[Any]]  # one list per rank -> all their items in rank order, on every rank
 Key = tuple[str, int]  # (question, serial)
+KINDS: tuple[Provenance, ...] = ("fresh", "reflection", "continuation")  # bounded each on their own
 
 
 def owner(question: str, ranks: int) -> int:
@@ -40,12 +46,14 @@ class TrajectoryHistory:
         self.rank, self.ranks = rank, ranks
         self._gather: Gather = gather if gather is not None and ranks > 1 else lambda items: items
         self._items: dict[Key, Trajectory] = {}  # what this rank owns
-        self._index = HistoryIndex()  # of all ranks' trajectories, the same on every rank
+        self._full = False  # `max_tokens` was met
+        self._next: dict[str, int] = {}  # question -> serial number of its next trajectory
+        self._of_kind = _new_index()  # of all ranks' trajectories, the same on every rank
 
     @property
     def tokens(self) -> int:
         """Completion tokens over all ranks."""
-        return self._index.tokens
+        return sum(index.tokens for index in self._of_kind.values())
 
     def __len__(self) -> int:
         return len(self._items)
@@ -54,35 +62,51 @@ class TrajectoryHistory:
         """Store those trajectories that this rank owns (every rank passes all of them), then apply the bounds."""
         for trajectory in trajectories:
             question = sys.intern(trajectory.summary.question)  # one text for all its rows
-            serial = self._index.next.get(question, 0)
-            self._index.next[question] = serial + 1
+            serial = self._next.get(question, 0)
+            self._next[question] = serial + 1
             self._add(trajectory._replace(summary=trajectory.summary._replace(question=question, serial=serial)))
-            if len(self._index.serials(question)) > self.bounds.per_question:
-                self._drop(question)
-        self._expire(step)
+            index = self._of_kind[trajectory.summary.provenance]
+            for old in index.surplus(question, self.bounds.per_question):
+                self._drop(index, question, old)
+        for index in self._of_kind.values():
+            self._expire(index, step)
 
-    def _add(self, trajectory: Trajectory) -> None:
+    def _add(self, trajectory: Trajectory, aside: bool = False) -> None:
         summary = trajectory.summary
-        self._index.add(summary.question, summary.tokens or summary.length, summary.step)
+        verdict = int(summary.correct) + 2 * int(summary.truncated)
+        index, size = self._of_kind[summary.provenance], summary.tokens or summary.length
+        index.add(summary.question, summary.serial, size, summary.step, verdict, aside=aside)
         if owner(summary.question, self.ranks) == self.rank:
             self._items[summary.question, summary.serial] = trajectory
 
-    def _expire(self, step: int) -> None:
-        while (oldest := self._index.oldest()) is not None:
-            question, sampled = oldest
-            too_old = self.bounds.max_age is not None and step - sampled > self.bounds.max_age
-            if self.tokens <= self.bounds.max_tokens and not too_old:
-                return
-            self._drop(question)
+    def _expire(self, index: HistoryIndex, step: int) -> None:
+        if self.bounds.max_age is not None:
+            while (oldest := index.oldest()) is not None and step - oldest[2] > self.bounds.max_age:
+                self._drop(index, *oldest[:2])
+        while index.tokens > self.bounds.max_tokens and (name := index.first_to_go()) is not None:
+            if not self._full:
+                self._full = True
+                warnings.warn(
+                    f"history.max_tokens: {self.bounds.max_tokens} tokens are reached at step {step}; from now on the "
+                    "oldest answers go. Where that is before the first questions come up again, little is left to "
+                    "replay or to reflect on",
+                    stacklevel=2,
+                )
+            self._drop(index, *name)
 
-    def _drop(self, question: str) -> None:
-        self._items.pop((question, self._index.drop(question)), None)
+    def _drop(self, index: HistoryIndex, question: str, serial: int) -> None:
+        index.drop(question, serial)
+        self._items.pop((question, serial), None)
+
+    def _serials(self, question: str) -> list[int]:
+        """Serial numbers of all of a question's trajectories, oldest first."""
+        return sorted(serial for index in self._of_kind.values() for serial in index.serials(question))
 
     def open(self, questions: Sequence[str]) -> "HistoryView":
         """Summaries of `questions` (the same list on every rank) for one step. Collective."""
         wanted = list(dict.fromkeys(questions))
-        mine = [q for q in wanted if self._index.serials(q) and owner(q, self.ranks) == self.rank]
-        local = [(q, [self._items[q, s].summary for s in self._index.serials(q)]) for q in mine]
+        mine = [q for q in wanted if owner(q, self.ranks) == self.rank]
+        local = [(q, [self._items[q, s].summary for s in self._serials(q)]) for q in mine]
         return HistoryView(self, dict(self._gather(local)))
 
     def fetch(self, keys: Sequence[Key]) -> list[Trajectory]:
@@ -102,18 +126,19 @@ class TrajectoryHistory:
 
     def state(self) -> tuple[dict[str, np.ndarray], dict[str, Any]]:
         """This share as flat arrays and JSON-ready metadata."""
-        places = [(place, self._items[key]) for place, key in enumerate(self._index) if key in self._items]
-        items = [trajectory for _, trajectory in places]
+        every = [(key, index.is_aside(*key)) for index in self._of_kind.values() for key in index]
+        places = [(p, aside, self._items[key]) for p, (key, aside) in enumerate(every) if key in self._items]
+        items = [trajectory for *_, trajectory in places]
         empty_ids, empty_logprobs = [np.zeros(0, np.int32)], [np.zeros(0, np.float32)]
         arrays = {
             "completion_ids": np.concatenate([t.completion_ids for t in items] or empty_ids),
             "logprobs": np.concatenate([t.logprobs for t in items] or empty_logprobs),
         }
-        rows = [[*t.summary, t.prefix, place] for place, t in places]
+        rows = [[*t.summary, t.prefix, aside, place] for place, aside, t in places]
         masked = [number for number, t in enumerate(items) if t.mask is not None]
         if masked:
             arrays["masks"] = np.concatenate([np.asarray(items[number].mask, np.uint8) for number in masked])
-        numbers = {q: n for q, n in self._index.next.items() if owner(q, self.ranks) == self.rank}
+        numbers = {q: n for q, n in self._next.items() if owner(q, self.ranks) == self.rank}
         return arrays, {"rows": _nan_to_none(rows), "next": numbers, "masked": masked}
 
     def load(self, shares: Iterable[tuple[dict[str, np.ndarray], dict[str, Any]]]) -> None:
@@ -122,14 +147,14 @@ class TrajectoryHistory:
         Of a share only the owned tokens are kept, so `shares` that are read one by one never lie in memory together.
         """
         self._items.clear()
-        self._index = HistoryIndex()
+        self._next, self._of_kind = {}, _new_index()
         nothing = np.zeros(0, np.int32), np.zeros(0, np.float32)
-        loaded: list[tuple[int, Trajectory]] = []
+        loaded: list[tuple[int, bool, Trajectory]] = []
         for arrays, metadata in shares:
-            self._index.next.update({sys.intern(q): n for q, n in metadata["next"].items()})
+            self._next.update({sys.intern(q): n for q, n in metadata["next"].items()})
             start = first = 0
             masked = set(metadata.get("masked", ()))  # absent in older checkpoints
-            for number, (question, *values, prefix, place) in enumerate(metadata["rows"]):
+            for number, (question, *values, prefix, aside, place) in enumerate(metadata["rows"]):
                 fields: list[Any] = [math.nan if value is None else value for value in values]
                 summary = Summary(sys.intern(question), *fields)
                 size = summary.tokens or summary.length
@@ -138,11 +163,15 @@ class TrajectoryHistory:
                 if owner(question, self.ranks) == self.rank:
                     ids, logprobs = arrays["completion_ids"][start:end].copy(), arrays["logprobs"][start:end].copy()
                     mask = arrays["masks"][first : first + size].astype(bool) if number in masked else None
-                loaded.append((place, Trajectory(summary, ids, logprobs, prefix, mask)))
+                loaded.append((place, aside, Trajectory(summary, ids, logprobs, prefix, mask)))
                 start, first = end, first + size * (number in masked)
         # Oldest first over all shares, so that a bound drops the same trajectories as before the restart.
-        for _, trajectory in sorted(loaded, key=lambda pair: pair[0]):
-            self._add(trajectory)
+        for _, aside, trajectory in sorted(loaded, key=lambda item: item[0]):
+            self._add(trajectory, aside)
+
+
+def _new_index() -> dict[Provenance, HistoryIndex]:
+    return {kind: HistoryIndex(keeps_verdicts=kind == "fresh") for kind in KINDS}
 
 
 class HistoryView:

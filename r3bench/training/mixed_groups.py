@@ -120,6 +120,12 @@ def not_outranked(component: Component, group: Group, stored: Sequence[Summary])
     return kept
 
 
+def uneven(group: Group) -> bool:
+    """Whether rewards in the group differ, so that it has a gradient of its own."""
+    rewards = group.rewards[group.judged]
+    return bool(len(rewards) and np.ptp(rewards) > 0)
+
+
 def still_free(component: Component, step: Step, wanted: Sequence[Group]) -> list[Group]:
     """Those of the groups `component` would mix that no earlier component has mixed; the others are counted."""
     free = [group for group in wanted if group.index not in step.taken]

@@ -71,6 +71,7 @@ class Moments:
             scale_rewards=trainer.scale_rewards,
             decode=lambda ids: tokenizer.decode(ids, skip_special_tokens=True),
             encode=lambda text: list(tokenizer.encode(text, add_special_tokens=False)),
+            stored_per_question=self.history.bounds.per_question,
             append_multiple=append_multiple(
                 self.layout(trainer.args.generation_batch_size // trainer.accelerator.num_processes),
                 trainer.args.steps_per_generation,

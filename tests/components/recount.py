@@ -6,7 +6,7 @@ from collections import Counter
 import numpy as np
 from component_tools import NAN  # noqa: F401  (puts tests/reference on the path)
 from reference_components import by_context, dominated, mean, peak_and_global
-from step_check import StepCheck
+from step_check import KEPT, StepCheck
 
 
 class StateLog:
@@ -152,7 +152,7 @@ class Recount(StepCheck):
         asked = list(dict.fromkeys(batch.asked))
         hard = []
         for question in asked:
-            tried = [a.correct for a in self.store.get(question, []) if a.kind == "fresh"]
+            tried = [a.correct for a in self.store.get(question, []) if a.kind == "fresh"][-KEPT:]
             if tried and mean(tried) < s.get("threshold", 0.25):
                 hard.append(question)
         shown = 0

@@ -20,7 +20,7 @@ from reference_step import (
 )
 from transformers import AutoModelForCausalLM
 
-KEPT = 32  # answers per question the history keeps by default
+KEPT = 32  # answers per question and kind the history keeps by default, besides the last of each verdict
 
 
 class StepCheck:
@@ -271,5 +271,11 @@ class StepCheck:
 
         for group in sorted(groups, key=place):
             for row in group.rows:
-                self.store.setdefault(row.question, []).append(row)
-                del self.store[row.question][:-KEPT]
+                stored = self.store.setdefault(row.question, [])
+                stored.append(row)
+                same = [a for a in stored if a.kind == row.kind]
+                for old in same[:-KEPT]:
+                    later = same[next(i for i, a in enumerate(same) if a is old) + 1 :]
+                    verdict = old.correct, old.truncated
+                    if old.kind != "fresh" or verdict in [(a.correct, a.truncated) for a in later]:
+                        stored[:] = [a for a in stored if a is not old]

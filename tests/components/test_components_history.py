@@ -4,6 +4,7 @@ import gc
 import hashlib
 import json
 import tracemalloc
+import warnings
 from collections import Counter
 from types import SimpleNamespace
 
@@ -19,36 +20,62 @@ from r3bench.training.checkpoint import save_state
 from r3bench.training.component import Trajectory
 from r3bench.training.history import HistoryBounds, TrajectoryHistory, owner
 
-BATCHES = st.lists(st.lists(st.tuples(st.integers(0, 6), st.integers(1, 9)), max_size=8), max_size=8)
+KIND = ("fresh", "fresh", "reflection", "continuation")  # most answers are to the bare question
+# question, length, number of the kind, right, cut off
+ANSWERS = st.tuples(st.integers(0, 6), st.integers(1, 9), st.integers(0, 3), st.booleans(), st.booleans())
+BATCHES = st.lists(st.lists(ANSWERS, max_size=8), max_size=8)
 BOUNDS = st.builds(HistoryBounds, st.integers(1, 4), st.integers(1, 60), st.none() | st.integers(1, 3))
+pytestmark = pytest.mark.filterwarnings("ignore:history.max_tokens")
 
 
-def row(question, length, step):
+def row(question, length, step, kind=0, right=True, cut=False):
     ids = np.full(length, step, np.int32)
-    return Trajectory(stored(f"q{question}", 0, True, step=step, length=length), ids, np.zeros(length, np.float32))
+    summary = stored(
+        f"q{question}", 0, bool(right), step=step, length=length, provenance=KIND[kind], truncated=bool(cut)
+    )
+    return Trajectory(summary, ids, np.zeros(length, np.float32))
 
 
 def expected(batches, bounds):
-    """What the bounds keep, told plainly: (question, serial) oldest first."""
-    kept, serials = [], {}
+    """What the bounds keep, told plainly: (question, serial), by kind and oldest first."""
+    kept, serials, passed = {kind: [] for kind in KIND}, {}, set()
+
+    def stays(rows, item):
+        """The newest of its verdict."""
+        later = rows[rows.index(item) + 1 :]
+        return not any(other["q"] == item["q"] and other["verdict"] == item["verdict"] for other in later)
+
     for step, batch in enumerate(batches):
-        for question, length in batch:
+        for question, length, number, right, cut in batch:
             serials[question] = serials.get(question, -1) + 1
-            kept.append((question, serials[question], length, step))
-            own = [item for item in kept if item[0] == question]
-            if len(own) > bounds.per_question:
-                kept.remove(own[0])
-        if bounds.max_age is not None:
-            kept = [item for item in kept if step - item[3] <= bounds.max_age]
-        while sum(item[2] for item in kept) > bounds.max_tokens:
-            kept.pop(0)
-    return [(f"q{question}", serial) for question, serial, _, _ in kept]
+            kind, name = KIND[number], (f"q{question}", serials[question])
+            rows = kept[kind]
+            rows.append({"q": question, "name": name, "length": length, "step": step, "verdict": (right, cut)})
+            own = [item for item in rows if item["q"] == question]
+            for item in own:
+                beyond = item in own[: -bounds.per_question] or item["name"] in passed
+                if beyond and not (kind == "fresh" and stays(rows, item)):
+                    kept[kind] = rows = [other for other in rows if other is not item]
+        for kind, rows in kept.items():
+            if bounds.max_age is not None:
+                rows = [item for item in rows if step - item["step"] <= bounds.max_age]
+            while sum(item["length"] for item in rows) > bounds.max_tokens:
+                ordinary = [
+                    item for item in rows
+                    if item["name"] not in passed and not (kind == "fresh" and stays(rows, item))
+                ]  # fmt: skip
+                first = (ordinary or rows)[0]
+                before = rows[: rows.index(first)] if ordinary else rows
+                passed.update(item["name"] for item in before)
+                rows = [item for item in rows if item is not first]
+            kept[kind] = rows
+    return [item["name"] for kind in dict.fromkeys(KIND) for item in kept[kind]]
 
 
 def insert(stores, batches, first=0):
     for step, batch in enumerate(batches, first):
         for store in stores:
-            store.insert([row(question, length, step) for question, length in batch], step)
+            store.insert([row(*answer[:2], step, *answer[2:]) for answer in batch], step)
 
 
 def names(stores):
@@ -126,3 +153,46 @@ def measured(folder, ranks):
     save_state(folder / str(ranks), {}, store.state(), world)
     size = sum(path.stat().st_size for path in (folder / str(ranks)).rglob("history-*"))
     return {"trajectories": len(store), "memory": memory, "file": size}
+
+
+@given(st.integers(1, 8), st.integers(1, 40), st.integers(0, 10**6))
+def test_the_last_right_and_the_last_wrong_bare_answer_outlive_any_crowd(per_question, group, seed):
+    """One right answer long ago, then groups of failures, reflections and continuations, larger than the bound."""
+    rng = np.random.default_rng(seed)
+    store = TrajectoryHistory(HistoryBounds(per_question))
+    store.insert([row(0, 3, 0, right=i == 0) for i in range(group)], 0)
+    for step in range(1, 5):
+        kinds = [0] * group + [2] * group + [3] * group
+        store.insert([row(0, 3, step, kind, right=kind > 0 and rng.random() < 0.5) for kind in kinds], step)
+    rows = store.open(["q0"]).summaries("q0")
+    assert [r.serial for r in rows] == sorted(r.serial for r in rows)
+    bare = [r for r in rows if r.provenance == "fresh"]
+    assert [r.step for r in bare if r.correct] == [0] and bare[-1].step == 4 and not bare[-1].correct
+    assert len(bare) == min(per_question, 4 * group) + 1
+    for kind in ("reflection", "continuation"):
+        assert sum(r.provenance == kind for r in rows) == min(per_question, 4 * group)
+
+
+@given(BATCHES, BOUNDS)
+def test_what_is_kept_of_bare_answers_is_the_same_in_company(batches, bounds):
+    alone, company = TrajectoryHistory(bounds), TrajectoryHistory(bounds)
+    for step, batch in enumerate(batches):
+        company.insert([row(*answer[:2], step, *answer[2:]) for answer in batch], step)
+        alone.insert([row(*answer[:2], step, *answer[2:]) for answer in batch if answer[2] < 2], step)
+
+    def bare(store):
+        questions = [f"q{i}" for i in range(7)]
+        found = [r for q in questions for r in store.open(questions).summaries(q) if r.provenance == "fresh"]
+        return [r._replace(serial=0) for r in found]
+
+    assert repr(bare(alone)) == repr(bare(company))
+
+
+def test_a_store_that_is_full_says_so_once():
+    store = TrajectoryHistory(HistoryBounds(max_tokens=10))
+    with pytest.warns(UserWarning, match=r"history\.max_tokens: 10 tokens are reached at step 7"):
+        store.insert([row(0, 6, 7), row(1, 6, 7)], 7)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        store.insert([row(2, 6, 8)], 8)
+    assert store.tokens <= 10
