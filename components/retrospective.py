@@ -12,7 +12,7 @@ importance weights (ExGRPO, arXiv 2510.02245, section 2). The rest is a reading:
 | state s_t, question and first t answer tokens | `cuts`, `spacing`, `max_cuts`, `max_fraction`, `source` |
 | V(s_t), the critic | `value: value_head`, on the policy's detached hidden states; `gate_auc`, `learning_rate` |
 | promising | `promising` with `quantile`, `threshold` or `rise`; the best cut of an answer; `outcome` |
-| buffer | `per_question`, `max_states`, `max_age`; states are scored again when drawn |
+| buffer | `per_question`, `max_states`, `max_age`, `keep`; states are scored again when drawn |
 | replay over the whole run | `share`, `schedule`, `ramp_steps` |
 | stop | `retire` |
 
@@ -22,13 +22,16 @@ worth the success rate of its own continuations (at 0 and 1 it goes, others are 
 out with `explore` of the draws. Say which was used. `random` is the control: values are drawn, so cuts and states are
 random; it waits for no critic. V(s_0) is the success rate of the group the answer is from. A state drawn is scored by
 the critic of the day on the hidden state it had when it was stored; the better half of twice as many is taken. One of a
-canonical solution has none and is worth the success rate of its continuations. Advantages are those inside the group of
-continuations; rewards, a length bonus too, see the whole text. Not offered: PPO with a critic as the baseline, a table
-of returns as the value, groups pooled with the bare question's, a warm-up by steps, a reward on the rest alone.
+canonical solution has none and is worth the success rate of its continuations; how much of the solution is given
+follows their success (`canonical_length`, `next_share`), down to nothing. States never go for their age alone unless
+`max_age` says so: the method comes back to early ones. Advantages are those inside the group of continuations; rewards,
+a length bonus too, see the whole text. Not offered: PPO with a critic as the baseline, a table of returns as the value,
+groups pooled with the bare question's, a warm-up by steps, a reward on the rest alone.
 """
 
 import math
 import random
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
@@ -53,6 +56,19 @@ def promising(
     return np.asarray(values >= threshold if rule == "absolute" else values - base >= rise)
 
 
+def next_share(share: float, success: float) -> float:
+    """The share of the longest prefix to give next time, after answers of that success rate that went on from `share`.
+
+    All right: half as much; more than half right: three quarters; none right: half way back to the longest; else as
+    much again. Contrast between the answers is what is trained on, and there is most of it at equal odds.
+    """
+    if success >= 1:
+        return share / 2
+    if success > 0.5:
+        return 0.75 * share
+    return (share + 1) / 2 if success == 0 else share
+
+
 @dataclass(eq=False)
 class State:
     """A stored state: the first tokens of an answer to a question. Compared by identity."""
@@ -63,6 +79,8 @@ class State:
     value: float  # latest value; NaN while unknown
     uses: int = 0  # groups continued from it
     features: np.ndarray | None = None  # (H,) hidden state, for the critic
+    lot: float = 0.0  # drawn when it was stored: decides between states of equal value, so that age doesn't
+    canonical: bool = False  # the beginning of the data's solution
 
 
 @dataclass(frozen=True)
@@ -88,8 +106,14 @@ class RetrospectiveConfig:
     )
     ramp_steps: int = 100  # optimiser steps of the ramp
     explore: float = 0.5  # share of the draws for states without a value yet (monte_carlo, canonical)
-    per_question: int = 4  # states kept per question, best first
-    max_states: int = 4096  # states kept in all, newest first
+    per_question: int = 4  # states kept per question
+    max_states: int | None = None  # states kept in all; null: `per_question` times the questions
+    keep: Literal["value", "reservoir"] = (
+        "value"  # which stay: the best (untried ones count 0.5, equal ones by lot), or a uniform draw of all seen
+    )
+    canonical_length: Literal["success", "random"] = (
+        "success"  # of a solution's prefix: shorter after success, or any cut
+    )
     max_age: int | None = None  # optimiser steps a state is kept; null: no limit, reaching far back is the idea
     retire: float = 0.5  # a question's states go when its success rate without a prefix reaches this
     gate_auc: float = 0.6  # the critic's running AUC must reach this before states are collected
@@ -99,9 +123,11 @@ class RetrospectiveConfig:
     def __post_init__(self) -> None:
         if self.spacing is not None and self.spacing < 1:
             raise ValueError(f"spacing: got {self.spacing}, expected at least 1 token or null")
-        for key in ("max_cuts", "ramp_steps", "per_question", "max_states"):
+        for key in ("max_cuts", "ramp_steps", "per_question"):
             if getattr(self, key) < 1:
                 raise ValueError(f"{key}: got {getattr(self, key)}, expected at least 1")
+        if self.max_states is not None and self.max_states < 1:
+            raise ValueError(f"max_states: got {self.max_states}, expected at least 1 or null")
         for key in ("max_fraction", "share", "retire"):
             if not 0 < getattr(self, key) <= 1:
                 raise ValueError(f"{key}: got {getattr(self, key)}, expected a number in (0, 1]")
@@ -140,6 +166,14 @@ class Retrospective(Component):
         self._texts = TokenTexts(facts.decode)
         self._probed: dict[int, list[int]] = {}  # global row -> cuts found in `probe`
         self._new: list[State] = []  # stored in this batch
+        self._given: dict[str, float] = {}  # question -> share of the longest prefix of its solution to give next
+        self._usual = 1.0  # running mean of those, where a question begins
+        if config.max_states is not None and config.max_states < facts.questions:
+            warnings.warn(
+                f"components.retrospective.max_states: {config.max_states} is fewer than the {facts.questions} "
+                "training questions, so most of them have no state to come back to; expected null, or more",
+                stacklevel=2,
+            )
 
     @classmethod
     def check(cls, config: RetrospectiveConfig, trainer: Mapping[str, Any], lowest_correct: float, where: str) -> None:
@@ -234,11 +268,11 @@ class Retrospective(Component):
         judged = [group for group in fresh if group.judged.any()]
         if judged:
             self._failing = float(np.mean([group.all_wrong for group in judged]))
+        self._new.clear()
         self._credit(step)
         for group in judged:
             if group.success >= self.config.retire:
                 self.count("states_retired", len(self.states.pop(group.question, [])))
-        self._new.clear()
         self._collect(step)
         self._trim()
         kept = [any(state is other for other in self.states.get(state.question, [])) for state in self._new]
@@ -262,7 +296,11 @@ class Retrospective(Component):
                 state.uses += 1
                 if self.config.value == "monte_carlo" or math.isnan(state.value):
                     state.value = success
-                if success == 1 or (self.config.value == "monte_carlo" and success == 0):
+                if state.canonical and self.config.canonical_length == "success":
+                    stored.remove(state)
+                    self._move(group.question, success)
+                    self._canonical(group, step)
+                elif success == 1 or (self.config.value == "monte_carlo" and success == 0):
                     stored.remove(state)  # nothing left to learn from it, or hopeless
 
     def _collect(self, step: Step) -> None:
@@ -322,7 +360,8 @@ class Retrospective(Component):
                     step=step.step,
                     value=math.nan if config.value == "monte_carlo" else value,
                     features=None if features is None else features[at].astype(np.float32),
-                )
+                ),
+                step,
             )
 
     def _values(
@@ -354,20 +393,30 @@ class Retrospective(Component):
         boxed = len(ends) if answer < 0 else int(np.searchsorted(ends, answer, "right")) + 1
         # A solution of the data may be longer than any answer can be: a prefix leaves room for the rest.
         room = math.floor(self.config.max_fraction * self.facts.max_completion_length)
+        spacing = self.config.spacing
+        if spacing is None and len(ends) > self.facts.max_completion_length:
+            spacing = max(1, room // 8)
         return cut_points(
             len(ends),
             breaks,
-            spacing=self.config.spacing,
+            spacing=spacing,
             max_fraction=self.config.max_fraction,
             max_cuts=self.config.max_cuts,
             before=min(boxed, room + 1, len(ends) if before is None else before),
         )
 
+    def _move(self, question: str, success: float) -> None:
+        """Give more or less of the question's solution next time, after answers of that success rate."""
+        share = next_share(self._given.get(question, self._usual), success)
+        self._given[question] = share
+        self._usual += 0.1 * (share - self._usual)
+
     def _canonical(self, group: Group, step: Step) -> None:
-        """Store one random prefix of the data's own solution, if there is one that does not give the answer away."""
+        """Store a prefix of the data's own solution, if there is one that does not give the answer away."""
         solution = group.columns.get("solution")
         if not solution:
-            self.count("questions_without_solution")
+            if group.provenance == "fresh":
+                self.count("questions_without_solution")
             return
         ids = np.array(self.facts.encode(str(solution)), np.int32)
         text, ends = self._texts.read(ids)
@@ -377,27 +426,55 @@ class Retrospective(Component):
             for cut in self._cut_points(text, ends, paragraph_cuts(text, ends))
             if not leaks(text[: ends[cut - 1]], answer)
         ]
-        if cuts:
+        if not cuts:
+            return
+        if self.config.canonical_length == "random":
             cut = self.facts.rng(step.step, self.name, f"canonical-{group.question}").choice(cuts)
-            self._store(State(group.question, ids[:cut], step.step, math.nan))
+            self._store(State(group.question, ids[:cut], step.step, math.nan), step)
+            return
+        if any(state.canonical for state in self.states.get(group.question, [])):
+            return
+        if group.provenance == "fresh" and self._short_enough(group.question, cuts) and group.all_wrong:
+            self._move(group.question, 0.0)  # weaned, and failing on its own
+        if self._short_enough(group.question, cuts):
+            self.count("questions_weaned", int(group.provenance != "fresh"))
+            return
+        share = self._given.setdefault(group.question, self._usual)
+        cut = max(cut for cut in cuts if cut <= max(share * cuts[-1], cuts[0]))
+        self._store(State(group.question, ids[:cut], step.step, math.nan, canonical=True), step)
 
-    def _store(self, state: State) -> None:
+    def _short_enough(self, question: str, cuts: Sequence[int]) -> bool:
+        """Whether the share to give is less than the first cut: the bare question is what comes next."""
+        return question in self._given and self._given[question] * cuts[-1] < cuts[0]
+
+    def _store(self, state: State, step: Step) -> None:
         stored = self.states.setdefault(state.question, [])
         if any(np.array_equal(state.prefix, other.prefix) for other in stored):
             return
+        state.lot = self.facts.rng(
+            step.step, self.name, f"lot-{state.question}-{state.prefix.tobytes().hex()}"
+        ).random()
         stored.append(state)
         self._new.append(state)
-        # Best first; a state nobody has tried counts as promising as any.
-        stored.sort(key=lambda s: (-(1.0 if math.isnan(s.value) else s.value), -s.step))
+        stored.sort(key=self._worth, reverse=True)
         del stored[self.config.per_question :]
+
+    def _worth(self, state: State) -> tuple[float, float]:
+        """Larger stays longer. Equal values go by lot, not by age: the newest would push out the early ones."""
+        if self.config.keep == "reservoir":
+            return (0.0, state.lot)
+        return (0.5 if math.isnan(state.value) else state.value, state.lot)
 
     def _trim(self) -> None:
         self.states = {question: stored for question, stored in self.states.items() if stored}
-        surplus = sum(map(len, self.states.values())) - self.config.max_states
+        limit = self.config.max_states
+        surplus = sum(map(len, self.states.values())) - limit if limit is not None else 0
         if surplus <= 0:
             return
-        for state in sorted(self._everything(), key=lambda s: s.step)[:surplus]:
-            self.states[state.question].remove(state)
+        gone = sorted(self._everything(), key=self._worth)[:surplus]
+        names = {id(state) for state in gone}
+        for question in {state.question for state in gone}:
+            self.states[question] = [state for state in self.states[question] if id(state) not in names]
         self.states = {question: stored for question, stored in self.states.items() if stored}
 
     def _expire(self, step: int) -> None:
@@ -418,13 +495,14 @@ class Retrospective(Component):
             "rows": [
                 [
                     state.question, state.step, None if math.isnan(state.value) else state.value, state.uses,
-                    len(state.prefix), state.features is not None,
+                    len(state.prefix), state.features is not None, state.lot, state.canonical,
                 ]
                 for state in states
             ],
             "prefixes": np.concatenate([np.zeros(0, np.int32), *[state.prefix for state in states]]),
             "features": np.stack(features) if features else np.zeros((0, 0), np.float32),
             "failing": self._failing,
+            "given": [dict(sorted(self._given.items())), self._usual],
             "critic": [self.critic.updates, self.critic.auc],
             "critic_bias": self.critic.bias,
             **{f"critic_{key}": value for key, value in self.critic.arrays.items()},
@@ -433,14 +511,16 @@ class Retrospective(Component):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         self.states = {}
         start = used = 0
-        for question, step, value, uses, length, has_features in state["rows"]:
+        for question, step, value, uses, length, has_features, lot, canonical in state["rows"]:
             prefix = np.asarray(state["prefixes"][start : start + length], np.int32)
             features = np.asarray(state["features"][used], np.float32) if has_features else None
             start, used = start + length, used + bool(has_features)
             self.states.setdefault(question, []).append(
-                State(question, prefix, step, math.nan if value is None else value, uses, features)
+                State(question, prefix, step, math.nan if value is None else value, uses, features, lot, canonical)
             )
         self._failing = float(state["failing"])
+        self._given = {question: float(share) for question, share in state["given"][0].items()}
+        self._usual = float(state["given"][1])
         self.critic.updates, self.critic.auc = int(state["critic"][0]), float(state["critic"][1])
         self.critic.bias = np.asarray(state["critic_bias"], float)
         self.critic.arrays = {key: np.asarray(state[f"critic_{key}"], float) for key in self.critic.arrays}

@@ -227,7 +227,7 @@ class Recount(StepCheck):
             new = [prefix for prefix in found if prefix not in stored.get(question, [])]
             self.count("retrospective/states_collected", len(new))
             lost = [p for p in stored.get(question, []) if p not in found]
-            full = len(found) == s.get("per_question", 4) or sum(map(len, after.values())) == s.get("max_states", 4096)
+            full = len(found) == s.get("per_question", 4) or sum(map(len, after.values())) == s.get("max_states")
             assert not lost or full, "a state went without a reason"
             failures = [row for g in fresh if g.question == question for row in g.rows if not row.correct]
             for prefix in new if s.get("source", "own") == "own" else ():
@@ -236,7 +236,7 @@ class Recount(StepCheck):
                 assert any(len(prefix) <= s.get("max_fraction", 0.7) * len(row.completion) for row in sources)
                 assert "\\boxed" not in self.trainer.processing_class.decode(list(prefix))
         gone = [question for question, found in stored.items() if found and not after.get(question)]
-        assert not gone or sum(map(len, after.values())) == s.get("max_states", 4096)
+        assert not gone or sum(map(len, after.values())) == s.get("max_states")
         assert self.lines[self.number]["retrospective/states"] == sum(map(len, after.values()))
         self.states = after
 

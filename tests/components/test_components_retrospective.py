@@ -366,3 +366,70 @@ def test_state_round_trip_without_states_or_features(value):
 def test_bad_settings_are_config_errors(settings):
     with pytest.raises(ConfigError, match=r"components\.retrospective"):
         parse_recipe({"components": {"retrospective": settings}}, "recipe")
+
+
+def shrinking(success):
+    """Lengths of the prefixes given, over visits whose answers have these success rates out of four."""
+    component = make("retrospective", {"source": "canonical", "value": "random", "share": 1.0, "cuts": "grid"})
+    columns = {"answer": "12", "solution": "a long way to go, step by step by step"}
+    lengths = []
+    for number, right in enumerate(success):
+        component.observe(step([answers([0] * 4, columns=columns)], number=2 * number))  # fails on its own
+        states = component.states.get("q0", [])
+        lengths.append(len(states[0].prefix) if states else 0)
+        if states:
+            _, visited = continuation(component, "q0", [i < right for i in range(4)])
+            visited.columns = columns
+            component.observe(step([visited], number=2 * number + 1))
+    return lengths, component
+
+
+def test_a_solutions_prefix_gets_shorter_with_success_and_longer_again_without():
+    lengths, component = shrinking([4, 4, 4, 4])
+    assert lengths[0] > lengths[1] > lengths[2] > 0 and lengths[0] > 4 * lengths[2]
+    assert lengths[3] > lengths[2], "weaned, but it fails on its own"
+    assert component.take_counts()["retrospective/questions_weaned"] >= 1, "down to the bare question"
+    lengths, _ = shrinking([4, 0, 0, 2, 3])
+    assert lengths[0] > lengths[1] < lengths[2] <= lengths[3] == lengths[4]
+    twin = make("retrospective", {"source": "canonical", "value": "random"})
+    twin.load_state_dict(component.state_dict())
+    assert twin.state_dict()["given"] == component.state_dict()["given"]
+
+
+@pytest.mark.parametrize("value", ["random", "monte_carlo"])
+def test_early_states_survive_many_later_visits(value):
+    """Untried or equal states go by lot: with 4 of 80 visits kept, the mean age is that of a uniform draw."""
+    ages = []
+    for seed in range(30):
+        component = make("retrospective", {"value": value, "quantile": 0.0, "cuts": "grid", "spacing": 1}, seed=seed)
+        for number in range(80):
+            texts = ["".join(random.Random(f"{seed}{number}").choices("abcdef", k=24))]
+            component.observe(step([answers([0], texts)], number=number))
+        assert len(component.states["q0"]) == 4
+        ages += [state.step for state in component.states["q0"]]
+    assert 30 < np.mean(ages) < 49 and min(ages) < 10
+
+
+@pytest.mark.parametrize("keep", ["value", "reservoir"])
+def test_a_bound_on_all_states_drops_by_value_or_by_lot_and_never_the_oldest(keep):
+    settings = {"value": "random", "quantile": 0.0, "max_states": 200, "keep": keep, "cuts": "grid", "spacing": 1}
+    component = make("retrospective", settings, questions=200)
+    for number in range(50):
+        component.observe(step([answers([0] * 4, index=i, question=f"{number}-{i}") for i in range(8)], number=number))
+    held = [state for stored in component.states.values() for state in stored]
+    assert len(held) == 200 and 15 < np.mean([state.step for state in held]) < 34
+    if keep == "value":
+        assert min(state.value for state in held) > 0.8
+
+
+def test_too_few_states_for_the_questions_are_warned_of_and_the_default_has_no_bound():
+    with pytest.warns(UserWarning, match="max_states: 10 is fewer than the 20 training questions"):
+        make("retrospective", {"value": "random", "max_states": 10}, questions=20)
+    assert make("retrospective").config.max_states is None
+
+
+def test_a_solution_far_longer_than_the_cap_is_cut_all_the_same():
+    component = make("retrospective", {"source": "canonical", "value": "random", "cuts": "grid"})
+    columns = {"answer": "12", "solution": "x" * 2000}
+    component.observe(step([answers([0] * 4, columns=columns)]))
+    assert 0 < len(component.states["q0"][0].prefix) <= 0.7 * 64
