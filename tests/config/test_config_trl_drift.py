@@ -36,3 +36,26 @@ def test_defaults_pass_our_own_checks() -> None:
 
     defaults = {key: field["default"] for key, field in grpo_fields().items() if key not in RESERVED}
     assert check_trainer(defaults, "defaults: trainer").keys() == defaults.keys()
+
+
+def test_what_trl_reads_only_to_load_a_model_is_refused() -> None:
+    """The trainer is given a loaded model, so TRL ignores these without a word, or with one in its log."""
+    import ast
+    import inspect
+
+    from trl import GRPOTrainer
+
+    from r3bench.config.trainer_fields import RESERVED
+
+    source = inspect.getsource(GRPOTrainer.__init__)
+    tree = ast.parse("class C:\n" + source)
+
+    def fields(nodes: list[ast.stmt]) -> set[str]:
+        walked = [n for node in nodes for n in ast.walk(node)]
+        return {n.attr for n in walked if isinstance(n, ast.Attribute) and isinstance(n.value, ast.Name)
+                and n.value.id == "args"}  # fmt: skip
+
+    loading = [n for n in ast.walk(tree) if isinstance(n, ast.If) and ast.unparse(n.test) == "isinstance(model, str)"]
+    found = set().union(*(fields(n.body) for n in loading)) - {"distributed_state"}
+    assert {"model_init_kwargs", "trust_remote_code"} <= found
+    assert found <= RESERVED.keys()
