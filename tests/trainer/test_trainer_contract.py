@@ -92,3 +92,11 @@ def test_private_parts_are_used_in_one_module_only():
         for match in private.finditer(path.read_text())
     ]  # fmt: skip
     assert not found
+
+
+def test_a_colocated_engine_is_made_where_we_hand_it_arguments():
+    """`engine_arguments` replaces this name; the arguments it gives must not be TRL's own already."""
+    source = inspect.getsource(trl_adapter.vllm_generation)
+    (call,) = re.findall(r"self\.llm = LLM\((.*?)\n            \)", source, re.DOTALL)
+    assert not re.search(r"\b(dtype|revision|tokenizer_revision)=", call)
+    assert "def get_server_info" in inspect.getsource(trl_adapter.vllm_generation.VLLMClient)
