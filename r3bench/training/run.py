@@ -79,7 +79,10 @@ def build_trainer(
     positions = getattr(model.config.get_text_config(), "max_position_embeddings", None)
     arguments.vllm_max_model_length = engine_context(recipe, questions, tokenizer, positions)
     try:
-        with trl_adapter.engine_arguments(**_engine(recipe, arguments, model)):
+        with (
+            trl_adapter.engine_arguments(**_engine(recipe, arguments, model)),
+            trl_adapter.reference_revision(arguments, recipe.model.revision),
+        ):
             trainer = R3Trainer(
                 model=model,
                 reward_funcs=reward_functions(recipe.reward, grader),

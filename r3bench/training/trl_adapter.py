@@ -5,6 +5,7 @@ checks it against the installed TRL, together with the arity and keys below; `ch
 """
 
 import contextlib
+import logging
 import os
 import sys
 from functools import partial
@@ -230,6 +231,29 @@ def images_of(batch: "Mapping[str, Any]", rows: "Sequence[int]") -> dict[str, An
 def bare_model(trainer: Any) -> Any:
     """The trained model without what DDP, FSDP or DeepSpeed wrap around it; with its adapters."""
     return trainer.accelerator.unwrap_model(trainer.model)
+
+
+@contextlib.contextmanager
+def reference_revision(arguments: Any, revision: str | None) -> "Iterator[None]":
+    """Let TRL load the reference of the KL term, by the policy's name, from the policy's revision.
+
+    Its `model_init_kwargs` are for that model too, though it says of a loaded policy that they are ignored.
+    """
+    if revision is None:
+        yield
+        return
+
+    def other(record: logging.LogRecord) -> bool:
+        return "`model_init_kwargs` will be ignored" not in record.getMessage()
+
+    logger = logging.getLogger(GRPOTrainer.__module__)
+    arguments.model_init_kwargs = {"revision": revision}
+    logger.addFilter(other)
+    try:
+        yield
+    finally:
+        logger.removeFilter(other)
+        arguments.model_init_kwargs = None
 
 
 @contextlib.contextmanager

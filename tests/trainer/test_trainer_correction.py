@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from trainer_tools import arguments, questions, spy_on
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, AutoTokenizer
 from trl.trainer import grpo_trainer
 
 from r3bench import R3Trainer
@@ -184,3 +184,23 @@ def test_an_engine_is_started_in_trainings_dtype_and_revision(monkeypatch):
         trl_adapter.vllm_generation.LLM(model="m")
     trl_adapter.vllm_generation.LLM(model="m")
     assert made == [{"dtype": "bfloat16", "revision": "abc", "model": "m"}, {"model": "m"}]
+
+
+def test_the_reference_of_the_kl_term_is_of_the_policys_revision(tiny_model, tmp_path, monkeypatch, caplog):
+    loaded = []
+    real = grpo_trainer.create_model_from_path
+
+    def create(name, **given):
+        loaded.append(given.pop("revision", None))
+        return real(name, **given)
+
+    monkeypatch.setattr(grpo_trainer, "create_model_from_path", create)
+    model = AutoModelForCausalLM.from_pretrained(tiny_model)
+    for revision in ("abc", None):
+        args = arguments(tmp_path, beta=0.1, max_steps=1)
+        with trl_adapter.reference_revision(args, revision):
+            R3Trainer(model=model, reward_funcs=scripted, train_dataset=questions(6), args=args,
+                      processing_class=AutoTokenizer.from_pretrained(tiny_model))  # fmt: skip
+        assert args.model_init_kwargs is None
+    assert loaded == ["abc", None]
+    assert "will be ignored" not in caplog.text
