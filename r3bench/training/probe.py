@@ -77,7 +77,7 @@ def probe(recipe: Recipe) -> dict[str, Any]:
         rows = built.args.per_device_train_batch_size
         history = [line for line in built.state.log_history if "completions/max_length" in line]
         parts = int(built.args.steps_per_generation or 1) * built.accelerator.num_processes
-        appended = -(-longest.config.groups * built.num_generations // parts)
+        appended = -(-longest.config.groups * int(built.num_generations or 1) // parts)
     peak, total = _memory()
     answer = int(max(line["completions/max_length"] for line in history)) if history else cap
     of = f" of {total:.1f}" if total else ""
