@@ -28,6 +28,10 @@ class StateError(R3BenchError):
     exit_code = 3
 
 
+class Lost(StateError):
+    """A process of ours was killed from outside. Nothing is known of its work, which can be repeated."""
+
+
 class Diverged(R3BenchError):
     """Training met a non-finite loss, gradient or reward. A recorded outcome, not a bug."""
 

@@ -24,11 +24,12 @@ from r3bench import errors
 from r3bench.config.sections import EvalSection
 from r3bench.config.strict import plain
 from r3bench.devices import alone, cpu_cores, gpu_ids
-from r3bench.errors import ConfigError, StateError
+from r3bench.errors import ConfigError, Lost, StateError
 from r3bench.evaluation.chat import ChatModel
 from r3bench.evaluation.sampling import Answered, Completion, Draw, Sampling, collect, stretches
 from r3bench.evaluation.stream import Stream
 
+OUTSIDE = tuple(-number for number in (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP))  # not its fault
 TAIL = 15  # lines of a worker's log that are shown when it ends
 ERROR = re.compile(r"\b\w*(Error|Exception): .*")  # the last line of a traceback
 
@@ -73,6 +74,7 @@ class Worker:
 
         Raises:
             R3BenchError: what the process reports.
+            Lost: it was killed from outside.
             StateError: it has ended.
         """
         assert self._process.stdout is not None
@@ -81,7 +83,8 @@ class Worker:
         except ValueError:  # closed meanwhile
             line = ""
         if not line.endswith("\n"):  # none, or one that it died in
-            raise StateError(self._end())
+            said = self._end()
+            raise (Lost if self._process.returncode in OUTSIDE and not self._closed else StateError)(said)
         message: dict[str, Any] = json.loads(line)
         if "error" in message:
             raise getattr(errors, message["error"]["kind"])(message["error"]["message"])

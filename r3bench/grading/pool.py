@@ -10,16 +10,21 @@ import sys
 import threading
 import time
 import weakref
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import r3bench
-from r3bench.errors import StateError
+from r3bench.errors import Lost, StateError
 
 START_TIMEOUT = 300.0  # seconds for a worker to import its libraries, on a very busy machine
 WALL_FACTOR = 6.0  # wall-clock seconds per CPU second before a worker that sleeps or starves is killed
+
+
+OUTSIDE = tuple(-number for number in (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP))
+KILLS = 5  # from outside, at the same answer, until the batch is given up
+CRASHES = 2  # at the same answer until that is its fault
 
 
 @dataclass
@@ -38,6 +43,7 @@ class _Batch:
     queue: "deque[int]"  # items not handed out yet
     results: list[tuple[bool, str, bool]]
     busy: list[_Worker] = field(default_factory=list)
+    deaths: Counter[int | None] = field(default_factory=Counter)  # per item, and of workers that were starting
 
 
 def _stop(processes: "dict[int, subprocess.Popen[bytes]]", owner: int) -> None:
@@ -72,6 +78,7 @@ class Pool:
         """Grade (answer, gold) pairs; per pair (correct, reason, timed out), in order.
 
         Raises:
+            Lost: workers are killed from outside, time and again.
             StateError: a worker can't be started.
         """
         if os.getpid() != self._owner:  # after a fork the pipes belong to the parent
@@ -159,14 +166,24 @@ class Pool:
                 self._idle.append(worker)
 
     def _died(self, worker: _Worker, batch: _Batch) -> None:
+        """A kill from outside (the kernel's, when memory is short) says nothing about the answer: it is graded anew."""
         code = worker.process.wait()
         self._drop(worker, batch)
+        timed_out = code == -signal.SIGPROF
+        batch.deaths[worker.item] += 1
+        times, outside = batch.deaths[worker.item], code in OUTSIDE
+        if outside and times >= KILLS:
+            raise Lost(f"a grading process was killed by {signal.Signals(-code).name} {times} times; is there memory?")
         if worker.item is None:
+            if outside:
+                return
             raise StateError(
                 f"a grading process ended with code {code} while starting; try: "
                 f"{sys.executable} -m r3bench.grading.worker 5 </dev/null"
             )
-        timed_out = code == -signal.SIGPROF
+        if outside or (times < CRASHES and not timed_out):
+            batch.queue.appendleft(worker.item)
+            return
         reason = "grading timed out" if timed_out else f"grader crashed (code {code})"
         batch.results[worker.item] = (False, reason, timed_out)
 

@@ -16,13 +16,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from r3bench.devices import alone
-from r3bench.errors import ConfigError, StateError
+from r3bench.errors import ConfigError, Lost, StateError
 from r3bench.installation import install_line
 
 HOST = "127.0.0.1"  # reachable from this machine only, unless asked otherwise
 PORTS = 3  # ports tried when another program takes the one that was free
 EVERY = 0.5  # seconds between two looks at a server that starts
 SAY = 10.0  # seconds between two lines about it
+NOTICED = 3.0  # seconds until the end of a server has been noticed by what watches it
 TAIL = 15  # lines of its log that are shown when it ends
 TAKEN = ("address already in use", "errno 98", "errno 48")  # in the log of a server that lost its port
 TRAINING = {  # what TRL 1.16 asks of a server it trains with: its samples' log-probs, and new weights every step
@@ -99,10 +100,15 @@ class Server:
         """After `error` of something that uses it.
 
         Raises:
-            StateError: it has ended, which explains the error.
+            Lost: it was killed, which explains the error.
+            StateError: it has ended by itself.
         """
-        if self._guard.poll() is not None:
-            raise StateError(self._ended()) from error
+        with contextlib.suppress(subprocess.TimeoutExpired):  # its end is noticed a moment after its connections'
+            self._guard.wait(NOTICED)
+        code = self._guard.poll()
+        if code is not None:
+            killed = code < 0 or code > 128  # the guard, or the server by way of it
+            raise (Lost if killed else StateError)(self._ended()) from error
 
     def stop(self) -> None:
         """End it and all it started."""

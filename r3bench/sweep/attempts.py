@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
-from r3bench.errors import Diverged, Interrupted
+from r3bench.errors import Diverged, Interrupted, Lost
 from r3bench.files import append_jsonl, expect, no_room, read_jsonl
 from r3bench.lock import Locked
 from r3bench.out_of_memory import out_of_memory
@@ -76,6 +76,8 @@ def _kind(error: BaseException) -> FailureKind:
     text = str(error).lower()
     if isinstance(error, RuntimeError) and any(words in text for words in PEER_GONE):
         return "preempted"  # what ended the other is for that one to say
+    if isinstance(error, Lost):
+        return "preempted"
     if isinstance(error, TimeoutError):
         return "timeout"
     if isinstance(error, Interrupted | Stopped):

@@ -112,6 +112,8 @@ class Dispatcher:
             StateError: the folder belongs to another version of the grid, or can't be written.
         """
         with exclusive(self.study.lock), handling(self._on_signal), ExitStack() as stack:
+            for leftover in self.study.root.glob(".*.tmp"):  # of a kill in the middle of a write
+                leftover.unlink(missing_ok=True)
             self.study.write()
             if self.index is not None:
                 self.watchers.append(stack.enter_context(self.index(self.study)))

@@ -141,6 +141,7 @@ class Index:
         return Mirror(open_storage(self.url), self.study, self.file is not None, self._alive)
 
     def _open(self) -> None:
+        fresh = self.file is not None and not self.file.exists()
         try:
             self._mirror = self._opened()
             return
@@ -148,7 +149,9 @@ class Index:
             if self.file is None:
                 self._trouble = error
                 return
-        if self.file.exists():
+        if fresh:  # begun on a full disk
+            self.file.unlink(missing_ok=True)
+        elif self.file.exists():
             self.file.rename(self.file.with_suffix(".db.torn"))
             self.say(f"{self.file}: not readable as an Optuna study; set aside and made again from the run directories")
         try:

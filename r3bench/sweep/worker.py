@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import errno
 import os
+import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -106,6 +107,7 @@ def run_cell(
     directory.mkdir(parents=True, exist_ok=True)
     with exclusive(paths.lock) if lead() else contextlib.nullcontext():
         if lead():
+            clear_leftovers(paths)
             set_aside_torn(paths)
         record = finished(recipe, paths)
         if record is not None:
@@ -174,6 +176,15 @@ def _section(recipe: Recipe, paths: RunPaths) -> EvalSection:
 def _cap(recipe: Recipe) -> int:
     """The response cap of training, in tokens; evaluation's where it has none."""
     return int(trainer_value(recipe.trainer, "max_completion_length"))
+
+
+def clear_leftovers(paths: RunPaths) -> None:
+    """Remove what a kill in the middle of a write left under its temporary name: whoever wrote held our lock."""
+    for pattern in (".*.tmp", "model/.*.tmp", "eval/.*.tmp", "eval/*/.*.tmp", "checkpoints/*/.*.tmp"):
+        for path in paths.root.glob(pattern):
+            path.unlink(missing_ok=True)
+    for folder in paths.root.glob(".model.*"):
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def set_aside_torn(paths: RunPaths) -> list[Path]:

@@ -64,7 +64,7 @@ def test_a_killed_worker_is_replaced():
         (pid,) = grader._pool._processes
         os.kill(pid, signal.SIGKILL)
         verdict = grader.grade([r"\boxed{\sqrt{16}}"], ["4"])[0]
-        assert "crashed" in verdict.reason and not verdict.timed_out
+        assert verdict.correct and not verdict.timed_out
         assert grader.grade([r"\boxed{\sqrt{25}}"], ["5"])[0].correct
 
 
@@ -155,3 +155,38 @@ def test_after_a_fork_the_child_has_its_own_workers():
             os._exit(0 if right else 1)
         assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
         assert grader.grade([r"\boxed{\sqrt{25}}"], ["5"])[0].correct
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSEGV])
+def test_a_kill_from_outside_changes_no_verdict(number):
+    """Of a process that waits between two batches."""
+    with Grader(timeout=30.0, workers=1) as grader:
+        assert grader.grade([r"\boxed{\sqrt{9}}"], ["3"])[0].correct
+        (process,) = pool_of(grader)._processes.values()
+        os.kill(process.pid, number)
+        time.sleep(0.2)
+        verdict = grader.grade([r"\boxed{\sqrt{16}}"], ["4"])[0]
+        assert verdict.correct and "crashed" not in verdict.reason
+
+
+def pool_of(grader):
+    return next(value for value in vars(grader).values() if isinstance(value, pool_module.Pool))
+
+
+def test_processes_that_are_killed_again_and_again_are_the_machines_failure(monkeypatch):
+    from r3bench.errors import Lost
+
+    pool = pool_module.Pool(5.0, 1)
+    original = pool._start
+
+    def start():
+        worker = original()
+        worker.process.kill()
+        return worker
+
+    monkeypatch.setattr(pool, "_start", start)
+    with pytest.raises(Lost, match="killed by SIGKILL 5 times"):
+        pool.run([("1", "1")])
+    monkeypatch.undo()
+    assert pool.run([("1", "1")])[0][0]
+    pool.close()

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from pathlib import Path
 
 import pytest
 
@@ -42,7 +43,8 @@ VALUES = {
     "keep": "all",
     "disk_floor_gb": 0.1,
 }
-KILLS = 30
+KILLS = 40
+ROLES = ("worker", "fork server", "worker", "dispatcher")  # in turn; a grader whenever there is one
 SCRIPT = """
 import json, sys
 from pathlib import Path
@@ -81,14 +83,48 @@ def tables(study, folder):
     return {to: render_tables(folder, to) for to in ("markdown", "csv", "latex")}
 
 
-def workers(study):
-    """Processes that hold a run's lock."""
-    found = []
-    for lock in study.glob("*/run.lock"):
-        text = lock.read_text()
-        if text:
-            found.append(int(json.loads(text)["pid"]))
+def tree(root):
+    """Processes below `root`, itself among them: pid -> its command line."""
+    parents, words = {}, {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            pid, fields = int(stat.parent.name), stat.read_text().rpartition(")")[2].split()
+            if fields[0] != "Z":
+                parents[pid], words[pid] = int(fields[1]), (stat.parent / "cmdline").read_text().replace("\0", " ")
+        except (OSError, ValueError):
+            continue
+    found, new = {}, {root} & words.keys()
+    while new:
+        found |= {pid: words[pid] for pid in new}
+        new = {pid for pid, parent in parents.items() if parent in new} - found.keys()
     return found
+
+
+def victims(root):
+    """Role -> pids. A worker is a child of the fork server, a grader one of a worker's processes."""
+    below = tree(root)
+    servers = [pid for pid, words in below.items() if "r3bench.sweep.forkserver" in words]
+    graders = [pid for pid, words in below.items() if "r3bench.grading.worker" in words]
+    main = [pid for pid in servers if stat_parent(pid) == root]
+    return {
+        "dispatcher": [root],
+        "fork server": main,
+        "worker": [p for p in servers if p not in main],
+        "grader": graders,
+    }
+
+
+def stat_parent(pid):
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    except OSError:
+        return None
+
+
+def names(study):
+    """Files of a study, without those of checkpoints that come and go, and a copy's."""
+    kept = [path.relative_to(study) for path in study.rglob("*") if path.is_file() and "checkpoints" not in path.parts]
+    return sorted(str(path) for path in kept)
 
 
 def progress(study):
@@ -96,34 +132,40 @@ def progress(study):
     return sum(saved[1] + saved[0] + saved[2] for saved in (safe(RunPaths(p.parent)) for p in study.glob("*/run.lock")))
 
 
-def test_thirty_random_kills_of_workers_and_dispatchers(home):
+def test_forty_random_kills(home):
+    """Of the dispatcher, the fork server, its workers and their grading processes."""
     command = [sys.executable, "-c", SCRIPT, json.dumps(VALUES)]
     (home / "calm").mkdir()
     subprocess.run(command, cwd=home / "calm", check=True)
     calm = open_study(parse_grid(VALUES, "real.yaml"), home / "calm" / "runs")
     study, draw, kills = home / "runs" / "real", random.Random(0), Counter()
-    process, finished = subprocess.Popen(command, cwd=home), {}
+    process, finished, seen = subprocess.Popen(command, cwd=home), {}, {}
     while sum(kills.values()) < KILLS:
+        role = ROLES[sum(kills.values()) % len(ROLES)]
         goal = progress(study) + draw.randint(1, 2)
-        while progress(study) < goal:
+        while progress(study) < goal and not (role == "fork server" and draw.random() < 0.01):  # also while it imports
             assert process.poll() is None, f"it ended after {dict(kills)}"
             time.sleep(0.01)
         time.sleep(draw.uniform(0, 0.3))
         finished |= {p: p.read_bytes() for p in study.glob("*/run.json") if p not in finished}
-        if sum(kills.values()) % 8 == 7:
-            process.kill()
+        seen |= tree(process.pid)
+        below = victims(process.pid)
+        role = "grader" if below["grader"] and kills["grader"] < KILLS // 4 else role
+        if not (alive := below[role]):
+            continue
+        try:
+            os.kill(draw.choice(alive), signal.SIGKILL)
+        except ProcessLookupError:
+            continue
+        kills[role] += 1
+        if role == "dispatcher":
             process.wait()
-            kills["dispatcher"] += 1
             process = subprocess.Popen(command, cwd=home)
-        elif alive := workers(study):
-            try:
-                os.kill(draw.choice(alive), signal.SIGKILL)
-                kills["worker"] += 1
-            except ProcessLookupError:
-                continue
     assert process.wait() == 0
     print(dict(kills))
-    assert sum(kills.values()) == KILLS and kills["dispatcher"] >= 3
+    assert sum(kills.values()) == KILLS and len(kills) == 4 and min(kills[role] for role in ROLES) >= 5
+    assert not [pid for pid in seen if "r3bench" in tree(pid).get(pid, "")]  # no stray process
+    assert names(study) == names(calm.root)  # and no stray file
     runs = sorted(p.parent.name for p in study.glob("*/run.json"))
     assert runs == sorted(cell.run_id for cell in calm.cells) and len(runs) == 8  # none lost
     assert all(path.read_bytes() == content for path, content in finished.items())  # none made again
@@ -134,6 +176,7 @@ def test_thirty_random_kills_of_workers_and_dispatchers(home):
     assert {line["kind"] for lines in noted.values() for line in lines if line["event"] == "failure"} == {"preempted"}
     killed = sum(line["event"] == "failure" for lines in noted.values() for line in lines)
     assert killed >= kills["worker"] / 2  # a kill that comes just after an attempt's end hits nothing
+    assert not any(line["event"] == "gave_up" for lines in noted.values() for line in lines)
     assert tables(study, home / "a" / "real") == tables(calm.root, home / "b" / "real")
 
 
