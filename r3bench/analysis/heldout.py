@@ -70,7 +70,9 @@ def held_out(folder: Path, results: Results) -> HeldOut | None:
     """
     for benchmark in results.benchmarks:
         points = {}
-        for run in results.runs:
+        for run, counted in zip(results.runs, results.benchmarks[benchmark].measured, strict=True):
+            if not counted:
+                continue  # without answers, or with damaged ones: the tables' notes name it
             root = RunPaths(run_folder(folder, run.run))
             steps = {} if run.base or run.outcome != "finished" else _counts(root, benchmark)
             if steps:
@@ -96,7 +98,8 @@ def _end(run: Run) -> int:
 def _joined(
     folder: Path, results: Results, benchmark: str, points: Mapping[str, Mapping[int, dict[str, Any]]]
 ) -> HeldOut | None:
-    base = next((r for r in results.runs if r.base), None)
+    measured = results.benchmarks[benchmark].measured
+    base = next((r for r, counted in zip(results.runs, measured, strict=True) if r.base and counted), None)
     start = count_answers(run_folder(folder, base.run) / "eval" / benchmark) if base is not None else {"question": []}
     every = [set(c["question"]) for steps in points.values() for c in steps.values()]
     common = set.intersection(*every)

@@ -68,7 +68,9 @@ def _matching(results: Results, cell: str) -> set[str]:
         found = {r.run for r in results.runs if not r.base and all(r.levels[f] == v for f, v in wanted.items())}
         if found:
             return found
-    raise ConfigError(f"cell '{cell}': not in this study{nearest(cell, [n for n in named if '-s' not in n] or named)}")
+    left_out = "".join(f"; {note}" for note in results.notes if ": left out, " in note)
+    hint = nearest(cell, [n for n in named if "-s" not in n] or named)
+    raise ConfigError(f"cell '{cell}': not in this study{hint}{left_out}")
 
 
 def _describe(results: Results, run: Run, study: Path) -> dict[str, Any]:

@@ -177,11 +177,15 @@ def _of_model(name: str, changes: list[str]) -> tuple[str, "EvalSection", int]:
         return engine + folder, section, section.max_tokens
     from transformers import AutoConfig
 
-    from r3bench.files import read_json
+    from r3bench.files import expect, read_json
     from r3bench.training.names import ADAPTER, start_revision
 
     alone = Path(folder, ADAPTER)  # adapters: the context is their start model's
-    whole = read_json(alone)["base_model_name_or_path"] if alone.is_file() else folder
+    whole = (
+        expect(read_json(alone), alone, base_model_name_or_path=str)["base_model_name_or_path"]
+        if alone.is_file()
+        else folder
+    )
     try:
         config = AutoConfig.from_pretrained(whole, revision=start_revision(Path(folder)))
     except (OSError, ValueError) as error:

@@ -79,7 +79,7 @@ def merge(
     runs: Runs = RUNS,
 ) -> None:
     """Merge low-rank adapters into the weights they were trained on, as an ordinary model folder."""
-    from r3bench.files import read_json
+    from r3bench.files import expect, read_json
     from r3bench.training.merge import merge as merge_adapters
     from r3bench.training.names import ADAPTER
 
@@ -89,7 +89,9 @@ def merge(
     else:
         model = directory / "model"
         adapters = model if (model / ADAPTER).is_file() else model / "adapter"
-        merge_adapters(adapters, dest, read_json(directory / "config.json")["model"]["dtype"])
+        config = directory / "config.json"
+        section = expect(read_json(config), config, model=dict)["model"]
+        merge_adapters(adapters, dest, expect(section, f"{config}: model", dtype=str)["dtype"])
     typer.echo(dest)
 
 

@@ -19,6 +19,7 @@ from safetensors.torch import save_file as save_tensors
 
 from r3bench.errors import StateError
 from r3bench.files import read_json, replacing, sync_directory, write_json
+from r3bench.seals import sealed, unsealed
 
 MANIFEST = "complete.json"
 CHUNK = 1 << 24  # bytes read at a time
@@ -96,7 +97,7 @@ def mark_complete(folder: Path) -> None:
         files[str(path.relative_to(folder))] = {"bytes": path.stat().st_size, "crc32": checksum(path)}
     for directory in [folder, *(p for p in folder.rglob("*") if p.is_dir())]:
         sync_directory(directory)
-    write_json(folder / MANIFEST, {"files": files})
+    write_json(folder / MANIFEST, sealed({"files": files}))
 
 
 def checksum(path: Path) -> int:
@@ -121,7 +122,7 @@ def fault(folder: Path, *, contents: bool = True) -> str | None:
         contents: also read every file and compare its checksum. A manifest of an older version has sizes alone.
     """
     try:
-        entries = read_json(folder / MANIFEST)["files"].items()
+        entries = unsealed(read_json(folder / MANIFEST), folder / MANIFEST)["files"].items()
     except (StateError, KeyError, TypeError, AttributeError):
         return f"no readable {MANIFEST}"
     for name, entry in entries:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from r3bench.config.sections import Recipe
 from r3bench.errors import ConfigError, nearest
-from r3bench.files import read_json
+from r3bench.files import expect, read_json
 from r3bench.training import data_sources, embedded, smollm
 
 BUILT_IN = (*embedded.CAPS, smollm.NAME)
@@ -14,7 +14,7 @@ ADAPTER = "adapter_config.json"  # of a folder with low-rank adapters alone, as 
 def start_revision(folder: Path) -> str | None:
     """The revision of the start model that the adapters in `folder` name; None without one, or without adapters."""
     settings = folder / ADAPTER
-    return read_json(settings).get("revision") if settings.is_file() else None  # type: ignore[no-any-return]
+    return expect(read_json(settings), settings).get("revision") if settings.is_file() else None  # type: ignore[no-any-return]
 
 
 def check_names(recipe: Recipe) -> None:
