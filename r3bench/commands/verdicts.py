@@ -29,23 +29,33 @@ from r3bench.commands.options import (
 if TYPE_CHECKING:
     from r3bench.analysis.results import Results
 
+SHOWN = 120  # characters of an answer in a line
+LONG = 4000  # characters of an answer or response where one is explained
+
 
 def grade(
     target: Annotated[str, typer.Argument(metavar="FILE|RUN", help="A JSONL file, - for stdin, or a run.")],
-    question: Annotated[str | None, typer.Argument(metavar="[ID]", help="With --explain: the question's id.")] = None,
+    question: Annotated[
+        str | None, typer.Argument(metavar="[ID]", help="With --explain: the id of a row or question.")
+    ] = None,
     explain: Annotated[
-        bool, typer.Option("--explain", help="Show each stored answer to question ID, and why.")
+        bool, typer.Option("--explain", help="Show the answers with that ID, and the rule that decided.")
     ] = False,
     regrade: Annotated[bool, typer.Option("--regrade", help="Give a run's stored answers new verdicts.")] = False,
     grader: Annotated[str, typer.Option(help="math-verify, or exact (plain text equality).")] = "math-verify",
     require_boxed: Annotated[
-        bool | None, typer.Option("--require-boxed/--any-form", help="Does only a boxed answer count?")
+        bool | None,
+        typer.Option(
+            "--require-boxed/--any-form",
+            help="Does only a boxed answer count?",
+            show_default="--require-boxed, as for eval; with --regrade as the run was graded",
+        ),
     ] = None,
     tasks: Tasks = None,
     runs: Runs = RUNS,
     as_json: Json = False,
 ) -> None:
-    """Grade a JSONL file (answer, response, optionally id), or look into a run's verdicts.
+    """Grade a JSONL file (answer, response, optionally id), or look into verdicts of a file or run.
 
     A run alone prints how often equal spelling gives the stored verdict. For a file, --json is one object a line.
     """
@@ -58,9 +68,12 @@ def grade(
     if target == "-" or Path(target).is_file():
         from r3bench.grading import grade_file, grade_lines
 
-        if explain or regrade or tasks or grader != "math-verify":
-            raise ConfigError(f"{target}: --explain, --regrade, --grader and --tasks are about a run's stored answers")
-        boxed = bool(require_boxed)
+        if regrade or tasks or grader != "math-verify":
+            raise ConfigError(f"{target}: --regrade, --grader and --tasks are about a run's stored answers")
+        boxed = require_boxed is not False
+        if explain:
+            _explain_rows(target, question, boxed, as_json)
+            return
         _print_verdicts(
             grade_lines(sys.stdin.buffer, "stdin", require_boxed=boxed)
             if target == "-"
@@ -87,7 +100,25 @@ def grade(
             )
 
 
+def _explain_rows(target: str, name: str | None, boxed: bool, as_json: bool) -> None:
+    from r3bench.errors import ConfigError
+    from r3bench.grading.file import cut, explain_file
+
+    if name is None or target == "-":
+        raise ConfigError("--explain: expected a file and the id of a row in it")
+    found = explain_file(Path(target), name, require_boxed=boxed)
+    if as_json:
+        print_json(found)
+        return
+    for row in found:
+        typer.echo(f"{row['id']}: {'right' if row['correct'] else 'wrong'}")
+        for key in ("reason", "rule", "gold", "extracted", "form", "canonical", "canonical_gold", "response"):
+            typer.echo(f"  {key}: {printable(cut(json.dumps(row[key], ensure_ascii=False), LONG) or '')}")
+
+
 def _print_verdicts(verdicts: Iterable[dict[str, Any]], as_json: bool) -> None:
+    from r3bench.grading.file import cut
+
     right = total = late = 0
     for verdict in verdicts:
         total, right, late = total + 1, right + verdict["correct"], late + verdict["timed_out"]
@@ -95,7 +126,8 @@ def _print_verdicts(verdicts: Iterable[dict[str, Any]], as_json: bool) -> None:
             typer.echo(json.dumps(verdict))
         else:
             mark = "right" if verdict["correct"] else "wrong"
-            print_columns([(str(verdict["id"]), mark, str(verdict["extracted"]), verdict["reason"])])
+            shown = cut(str(verdict["extracted"]), SHOWN)
+            print_columns([(str(verdict["id"]), mark, shown or "", verdict["reason"])])
     if not as_json:
         typer.echo(f"{right} of {total} right" + (f", {late} timed out" if late else ""))
 
@@ -112,7 +144,18 @@ def _explain(folder: Path, question: str | None, tasks: tuple[str, ...] | None, 
         return
     for row in found:
         typer.echo(f"{row['task']} {row['question']} repeat {row['repeat']}: {'right' if row['correct'] else 'wrong'}")
-        for key in ("reason", "gold", "extracted", "form", "canonical", "canonical_gold", "exact", "grader", "tokens"):
+        for key in (
+            "reason",
+            "rule",
+            "gold",
+            "extracted",
+            "form",
+            "canonical",
+            "canonical_gold",
+            "exact",
+            "grader",
+            "tokens",
+        ):
             typer.echo(f"  {key}: {printable(json.dumps(row[key], ensure_ascii=False))}")
         typer.echo(f"  response: {printable(json.dumps(row['response'], ensure_ascii=False))}")
 

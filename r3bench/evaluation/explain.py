@@ -6,6 +6,7 @@ from typing import Any
 from r3bench.errors import ConfigError, nearest
 from r3bench.evaluation.regrade import second_opinion
 from r3bench.evaluation.runs import answers, task_names
+from r3bench.grading.document import rule_named
 from r3bench.grading.extract import final_answer
 from r3bench.grading.normalise import canonical
 
@@ -13,8 +14,8 @@ from r3bench.grading.normalise import canonical
 def explain(run: Path, question: str, *, task: str | None = None, repeat: int | None = None) -> list[dict[str, Any]]:
     """Everything that is known about the stored answers to one question, one dict per answer, by task and repeat.
 
-    Each has the stored columns plus `task`, `form` (how the answer was marked), `canonical` and `canonical_gold` (the
-    spellings compared first) and `exact` (the second grader's verdict).
+    Each has the stored columns plus `task`, `form` (how the answer was marked), `rule` (what decided), `canonical` and
+    `canonical_gold` (the spellings compared first) and `exact` (the second grader's verdict).
 
     Args:
         run: a run directory or a folder of answers.
@@ -31,12 +32,14 @@ def explain(run: Path, question: str, *, task: str | None = None, repeat: int | 
             known.add(row["question"])
             if row["question"] != question or (repeat is not None and row["repeat"] != repeat):
                 continue
+            rule = rule_named(row["reason"])
             answer = final_answer(row["response"], require_boxed=not row["grader"].endswith("/last"))
             found.append(
                 {
                     "task": name,
                     **row,
                     "form": answer.form,
+                    "rule": rule.says if rule else None,
                     "canonical": None if row["extracted"] is None else canonical(row["extracted"]),
                     "canonical_gold": canonical(row["gold"]),
                     "exact": second_opinion(row),

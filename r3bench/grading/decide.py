@@ -1,124 +1,326 @@
-"""What can be decided from spelling alone (no parser, no process)."""
+"""The rules that spelling alone decides (no parser, no process), in their order."""
 
 import re
 
-from r3bench.grading.normalise import LETTER, MAX_LENGTH, canonical, is_words, plain
+from r3bench.grading.latex import MAX_LENGTH, dialect, untext
+from r3bench.grading.normalise import LETTER, is_words, spelled
 from r3bench.grading.numbers import COMMA_SPACE, as_number, same_fraction
-from r3bench.grading.units import MEASURED, another_unit, is_unit
+from r3bench.grading.rules import CLOCK, Outcome, Pair, Rule, first, pair
+from r3bench.grading.units import is_changed
+from r3bench.grading.words import number_in_words
 
-_LETTER_FIRST = re.compile(  # '(B) text', 'B. text', 'B: text'
-    r"\(?([A-J])(?:\)[.:]?|[.:](?=\s|$))"  # not 'B:C' or 'B.5'
-    r"(?!\s*[,;]?\s*\(?[A-J]\)?\s*(?:$|[,;(]))"  # nor a second letter: '(B)(C)', '(B), (C)'
-)
-_LABEL = re.compile(r"(?:\(?([A-J])\)[.:]?|([A-J])[.:](?=\s))\s*(?=[^\s,;])")  # '(B) ' before a value
 _CHOSEN = re.compile(r"(?:the\s+)?(?:correct\s+)?(?:option|choice|answer)\s*(?:is\b)?\s*:?\s*", re.IGNORECASE)
-_PREFACE = re.compile(
-    r"\A(?:(?:the\s+)?(?:final\s+)?answer(?:\s+is\b|\s*[:=])\s*:?\s*)?"
-    r"(?:(?:=|\\(?:approx|simeq|thickapprox)(?![a-zA-Z]))\s*)*",
+_CHOICE = re.compile(
+    r"\(?\s*([A-J])\s*(\)[.:]?|[.:](?=\s|$)|(?=\s*\())\s*(.*)", re.DOTALL
+)  # '(B) text', 'B. text', 'B (text)'
+_ANOTHER = re.compile(
+    r"\([A-J]\)|(?:(?<![a-zA-Z])(?:or|and|oder|und|ou|et|или)\s+|[,/&;|或和]\s*)\(?[A-J](?![A-Za-z^_(+*=-])|"
+    r"(?<![A-Za-z\\])[A-J][.:)](?:\s|\Z)"
+)
+_JOINED = re.compile(
+    r"\A\s*(?:[/&|+]|\\&|\\(?:lor|land)\b|[,;(–-]*\s*(?:(?:or|and|maybe|perhaps|possibly|probably|not\s*\Z|nor|"
+    r"but|oder|und|vielleicht|ou|peut-être|или|и"
+    r"|is\s+(?:not|wrong|incorrect|false)|isn't|could|might|seems|wrong|incorrect)(?![^\W\d_])|[或和]))",
     re.IGNORECASE,
 )
-_RANGE = re.compile(  # 'for all x', ', k \in \mathbb{Z}' behind the only formula
-    r",?\s*(?:for\s+(?:all|any|every|each)(?![a-zA-Z])|(?:,|where)\s*[a-zA-Z]\s*\\in\s*\\mathbb(?![a-zA-Z]))"
-    r"(?:(?!\s(?:or|and)\s)[^=])*\Z"
+_BOUND = re.compile(r"[<>]|\\(?:leq|geq|neq|lt|gt|ll|gg)(?![a-zA-Z])")
+_BASED = re.compile(
+    r"(?P<digits>[-+]?[\da-zA-Z]+(?:\.[\da-zA-Z]+)?)\s*(?:_\s*\{?\s*\(?\s*(?:base\s*)?(?P<low>\d+|[a-z]+)\s*\)"
+    r"?\s*\}?|\(?\s*(?:in\s+)?base\s*[-–:]?\s*\{?(?P<said>\d+|[a-z]+)\}?\s*\)?)"
 )
-_CLOCK = re.compile(r"(\d{1,2}):(\d\d)(?::(\d\d))?\s*(?:([aApP])\.?\s*[mM]\.?)?")
-_RELATION = re.compile(r"[<>]|\\(?:leq|geq|neq|lt|gt)(?![a-zA-Z])")
-_NAMED = re.compile(r"([a-zA-Z])\s*=[^=]+")
-_IN = re.compile(r"([a-zA-Z])\s*\\in(?![a-zA-Z]).*", re.DOTALL)
-_COMMAND = re.compile(r"\\[a-zA-Z]+")
-_BASED = re.compile(r"[-+]?[\dA-F]+\s*_(?:\s*\{\s*(?=\d+\s*\}))?(\d+)\s*\}?")
-_DOTS = re.compile(r"\\[lc]?dots(?![a-zA-Z])|\.\.\.|…")
-_BARE_UNIT = re.compile(
-    MEASURED + r"(?:(?:\s+(?:sq|cu)\.?)?\s*(?:[mck]m|kg|ft|in)|((?:\s+(?:[a-zA-Z]{3,}|(?:sq|cu)\.?(?![a-zA-Z])))+))"
-    r"(?:\s*\^\s*\{?\d\}?)?$"
+_DOTS = re.compile(r"\\ldots(?![a-zA-Z])|\.\.\.")
+_CROSSED = re.compile(r"\\(?:[bx]?cancel|sout|st|not|neg|lnot|xout|hcancel)(?![a-zA-Z])")
+_NONE = re.compile(
+    r"(?:there\s+(?:is|are)\s+)?no\s+(?:real\s+)?(?:solutions?|roots?|such\s+\w+|real\s+solutions?)(?:\s+exists?)"
+    r"?|(?:the\s+)?empty\s+set|\\emptyset|\\\{\s*\\\}|has\s+no\s+solutions?"
 )
-_PRIME = re.compile(r"(?<=[a-zA-Z)}])'|\\prime(?![a-zA-Z])")
-_METRES = re.compile(r"([-+]?[\d.,]+)\s*m")
+_UNDEFINED = re.compile(r"undefined|does\s+not\s+exist|dne|not\s+defined|doesn't\s+exist", re.IGNORECASE)
+_INFINITY = re.compile(r"\+?\s*\\infty|(?:positive\s+)?infinity|infinite")
+_CONNECTORS = re.compile(r"(?:and|und|et|y)\b\s*")
+_INTEGER = re.compile(r"-?[0-9]{1,18}")
+_EASY = re.compile(
+    r"-?(?:[0-9]{1,15}/[0-9]{1,15}|\\frac\{-?[0-9]{1,15}\}\{[0-9]{1,15}\}|[0-9]{1,15}(?:\.[0-9]{1,15})?)"
+)
+_LETTERS = re.compile(r"(?:[A-Z]\s*,\s*(?:and\s+)?)+[A-Z]")
+_WORD = re.compile(r"[^\W_]+")
 
 
-def plain_pair(answer: str, gold: str) -> tuple[str, str]:
-    """Both in `plain` spelling, the answer also without what the gold doesn't have: "the answer is", the letter of the
-    choice before its value, the unit or noun after its number."""
-    ours, theirs = plain(answer), plain(gold)
-    ours, theirs = _PREFACE.sub("", ours, count=1) or ours, _PREFACE.sub("", theirs, count=1) or theirs
-    scope = _RANGE.search(ours)
-    if scope and scope.start() and not _RANGE.search(theirs):
-        ours = ours[: scope.start()]
-    label = _LABEL.match(ours)
-    if label and (label.group(1) or label.group(2)) not in theirs and not LETTER.fullmatch(theirs.replace(" ", "")):
-        ours = ours[label.end() :]
-    unit = _BARE_UNIT.search(ours)
-    if unit and not _BARE_UNIT.search(theirs) and is_unit(unit.group()):
-        ours = ours[: unit.start()]
-    metres = _METRES.fullmatch(ours)
-    if metres and not theirs.endswith("m"):
-        ours = metres.group(1)
-    return ours, theirs
+def _length(two: Pair) -> Outcome | None:
+    if max(len(two.answer), len(two.gold)) <= MAX_LENGTH:
+        return None
+    if "".join(two.answer.split()) == "".join(two.gold.split()):
+        return True, "the gold's text"
+    whose = "answer" if len(two.answer) > MAX_LENGTH else "gold"
+    return False, f"{whose} longer than {MAX_LENGTH} characters"
 
 
-def decide(answer: str, gold: str) -> tuple[bool, str] | None:
-    """The verdict where spelling alone settles it, with its reason; None where mathematics is needed.
-
-    Settled: equal canonical spellings; two plain decimals; a gold that is words; a gold that is a choice letter.
-    """
-    if len(answer) > MAX_LENGTH:
-        return False, f"answer longer than {MAX_LENGTH} characters"
-    if len(gold) > MAX_LENGTH:
-        return False, f"gold longer than {MAX_LENGTH} characters"
-    if another_unit(answer, gold):
-        return False, "another unit"
-    plain_answer, plain_gold = plain_pair(answer, gold)
-    time = _CLOCK.fullmatch(plain_gold)
-    if time and (time.group(4) or plain_gold.startswith("0") or ":0" in plain_gold):  # others may be ratios
-        return _same_time(_CLOCK.fullmatch(plain_answer), time)
-    for pattern in (_NAMED, _IN):
-        named_answer, named_gold = pattern.fullmatch(plain_answer), pattern.fullmatch(plain_gold)
-        if named_answer and named_gold and named_answer.group(1) not in _COMMAND.sub("", plain_gold):
-            return False, "another variable"  # but y = 2x may be x = y/2
-    based_answer, based_gold = _BASED.fullmatch(plain_answer), _BASED.fullmatch(plain_gold)
-    if based_answer and based_gold and based_answer.group(1) != based_gold.group(1):
-        return False, "another number or base"
-    if len(_PRIME.findall(plain_answer)) != len(_PRIME.findall(plain_gold)):  # math-verify passes over them
-        return False, "another derivative"
-    ours, theirs = canonical(plain_answer), canonical(plain_gold)
-    alike = COMMA_SPACE.sub(",", plain_answer) == COMMA_SPACE.sub(",", plain_gold)  # 58, 500 for 58,500
-    if ours and (ours == theirs or alike):
-        return True, "same text"
-    number_a, number_g = as_number(plain_answer), as_number(plain_gold)
-    if number_a is not None and number_g is not None:
-        return number_a == number_g, "same number" if number_a == number_g else "another number"
-    if number_g is not None and _RELATION.match(plain_answer):
-        return False, "a relation, not a number"
-    letter = LETTER.fullmatch(plain_gold.replace(" ", ""))
-    if letter:
-        chosen = _CHOSEN.match(plain_answer)
-        plain_answer = plain_answer[chosen.end() :] if chosen else plain_answer
-        if plain_answer.replace(" ", "").strip("().:") == letter.group(1):
-            return True, "same choice"
-        first = _LETTER_FIRST.match(plain_answer)
-        if first:
-            same = first.group(1) == letter.group(1)
-            return same, "same choice" if same else "another choice"
-        if LETTER.fullmatch(plain_answer.replace(" ", "")):
-            return False, "another choice"
-    if is_words(plain_gold):
-        words, theirs = (
-            " ".join(re.findall(r"(?!and\b)\b[a-z0-9]+", text.lower())) for text in (plain_answer, plain_gold)
-        )
-        return words == theirs, "same text" if words == theirs else "another text"
-    if not plain_answer:
-        return False, "empty answer"
-    if _DOTS.search(plain_answer) or _DOTS.search(plain_gold):  # what they stand for is not in the text
-        return False, "another text, with dots"
-    same = same_fraction(plain_answer, plain_gold)
-    return None if same is None else (same, "equal" if same else "another value")
+def _empty(two: Pair) -> Outcome | None:
+    if not two.ours and not two.words[0]:
+        return False, "nothing to compare"
+    return (False, "crossed out or negated") if _CROSSED.search(two.ours) and not _CROSSED.search(two.theirs) else None
 
 
-def _same_time(answer: "re.Match[str] | None", gold: "re.Match[str]") -> tuple[bool, str]:
-    """Times of day; a.m. or p.m. may be left out."""
+def _unit(two: Pair) -> Outcome | None:
+    return (False, "another unit") if two.units is False else None
+
+
+def _time(two: Pair) -> Outcome | None:
+    gold = CLOCK.fullmatch(two.theirs)
+    if not gold or not (gold.group(4) or two.theirs.startswith("0") or ":0" in two.theirs):  # others may be ratios
+        return None
+    answer = CLOCK.fullmatch(two.ours)
     if answer is None:
         return False, "no time"
     halves = {(found.group(4) or "").lower() for found in (answer, gold)} - {""}
     clock, gold_clock = ([int(part or 0) for part in found.groups()[:3]] for found in (answer, gold))
     same = clock == gold_clock and len(halves) < 2
     return same, "same time" if same else "another time"
+
+
+def _base_of(text: str) -> tuple[str, int] | None:
+    found = _BASED.fullmatch(text)
+    if not found:
+        return None
+    named = found["low"] or found["said"]
+    base = int(named) if named.isdigit() else number_in_words(named)
+    if base is None or not 2 <= base <= 36:
+        return None
+    return found["digits"].upper(), base
+
+
+def _base(two: Pair) -> Outcome | None:
+    """52_8; a gold without base is a decimal number."""
+    ours, theirs = _base_of(two.ours), _base_of(two.theirs)
+    if theirs is not None:
+        digits, base = theirs
+        plain = ours[0] if ours else re.sub(r"[\s,]", "", two.ours).upper()
+        if not re.fullmatch(r"[-+]?[\dA-Z]+", plain):
+            return None
+        if ours and ours[1] != base:
+            return False, "another base"
+        same = plain.lstrip("+").lstrip("0") == digits.lstrip("+").lstrip("0")
+        return same, "same digits" if same else "other digits"
+    number = as_number(two.theirs)
+    if ours is None or number is None or not re.search(r"\d", ours[0]):
+        return None
+    try:
+        same = int(ours[0], ours[1]) == number
+    except ValueError:
+        return False, "a digit that the base doesn't have"
+    return same, "same number" if same else "another number"
+
+
+def _spelling(two: Pair) -> Outcome | None:
+    if two.units is not True and two.units is not False:
+        return None
+    ours, theirs = spelled(two.ours), spelled(two.theirs)
+    alike = COMMA_SPACE.sub(",", two.ours) == COMMA_SPACE.sub(",", two.theirs)  # 58, 500 for 58,500
+    if ours and (ours == theirs or alike):
+        return True, "same text"
+    if two.words != ("", "") and two.units is True and spelled(two.whole) == spelled(untext(dialect(two.gold)).strip()):
+        return True, "same text"  # 5 m for 5 m, whatever m is
+    if two.ours and _INFINITY.fullmatch(two.ours.lower()) and _INFINITY.fullmatch(two.theirs.lower()):
+        return True, "both infinite"
+    return None
+
+
+def _number(two: Pair) -> Outcome | None:
+    ours, theirs = as_number(two.ours), as_number(two.theirs)
+    if ours is None or theirs is None:
+        if theirs is not None and _BOUND.match(two.ours):
+            return False, "a relation, not a number"
+        if (
+            theirs is not None
+            and re.search(r"\d", two.ours)
+            and is_changed(re.sub(r"\\[a-zA-Z]+", " ", two.ours))
+            and not re.search(r"\\|\(|,", two.ours)
+        ):
+            return (
+                None
+                if re.search(
+                    r"(?<![a-zA-Z])(?:or|and|max|min|log|ln|sin|cos|tan|exp|sqrt|plus|minus|times)(?![a-zA-Z])",
+                    two.ours,
+                )
+                else (False, "a word that changes the number")
+            )
+        return None
+    if two.units is not True:
+        from fractions import Fraction
+
+        same = abs(Fraction(ours) * Fraction(two.units) - Fraction(theirs)) <= Fraction(1, 10**9) * abs(
+            Fraction(theirs)
+        )
+        return same, "equal after conversion" if same else "another number after conversion"
+    return ours == theirs, "equal" if ours == theirs else "another number"
+
+
+def _choice(two: Pair) -> Outcome | None:
+    letter = LETTER.fullmatch(two.theirs.replace(" ", ""))
+    if not letter:
+        return None
+    text = re.sub(r"\A\s*\$|\$\s*\Z", "", two.whole)
+    chosen = _CHOSEN.match(text)
+    text = text[chosen.end() :] if chosen else text
+    if text.replace(" ", "").strip("().:") == letter.group(1):
+        return True, "same choice"
+    found = _CHOICE.fullmatch(text.strip())
+    if found:
+        rest = found[3]
+        if _JOINED.match(rest) or _ANOTHER.search(rest):
+            return False, "several choices, or a remark about one"
+        same = found[1] == letter.group(1)
+        return same, "same choice" if same else "another choice"
+    if LETTER.fullmatch(text.replace(" ", "")):
+        return False, "another choice"
+    if _ANOTHER.search(text) and re.search(r"(?<![a-zA-Z])(?:or|and|not)(?![a-zA-Z])", text):
+        return False, "several choices, or a remark about one"
+    return None
+
+
+def _none(two: Pair) -> Outcome | None:
+    for pattern in (_NONE, _UNDEFINED):
+        if pattern.fullmatch(two.theirs.lower().strip(" .")) and pattern.fullmatch(two.ours.lower().strip(" .")):
+            return True, "the same said otherwise"
+    return None
+
+
+def _numeral(two: Pair) -> Outcome | None:
+    for text, other in ((two.ours, two.theirs), (two.theirs, two.ours)):
+        value = number_in_words(text) if text[:1].isalpha() else None
+        if value is not None:
+            number = as_number(other)
+            other_value = number_in_words(other) if number is None and other[:1].isalpha() else number
+            if other_value is not None:
+                return other_value == value, "same number" if other_value == value else "another number"
+    return None
+
+
+def _words(two: Pair) -> Outcome | None:
+    if _LETTERS.fullmatch(two.theirs) and _LETTERS.fullmatch(two.ours.upper()):
+        same = set(re.findall("[A-Z]", two.ours.upper())) == set(re.findall("[A-Z]", two.theirs))
+        return same, "same letters" if same else "other letters"
+    if (
+        not is_words(two.theirs)
+        or _NONE.fullmatch(two.theirs.lower())
+        or re.fullmatch(r".*\breals?\b.*", two.theirs.lower())
+    ):
+        return None
+    if _product(two.theirs) and _product(two.ours):
+        return None
+    words, theirs = (
+        " ".join(_WORD.findall(re.sub(r"(?<![a-zA-Z])and\b", " ", text.lower()))) for text in (two.ours, two.theirs)
+    )
+    same = words == theirs or (
+        "," in two.theirs
+        and sorted(words.split()) == sorted(theirs.split())
+        and all(len(word) == 1 for word in theirs.split())
+    )
+    return same, "same words" if same else "other words"
+
+
+def _product(text: str) -> bool:
+    """Whether letters may be a product: `abc`, `a \\cdot b`."""
+    return bool(re.fullmatch(r"(?:[a-zA-Z]\s*(?:\\cdot|\\times|\*)?\s*){1,4}", text)) and not re.fullmatch(
+        r"(?i)yes|no|true|even|odd|none|zero|one|two|six|ten|up|down|left|red|blue", text
+    )
+
+
+def _dots(two: Pair) -> Outcome | None:
+    if not (_DOTS.search(two.ours) or _DOTS.search(two.theirs)):
+        return None
+    return False, "other text, with dots"  # what they stand for is not in the text
+
+
+def _fraction(two: Pair) -> Outcome | None:
+    if two.units is not True:
+        return None
+    same = same_fraction(two.ours, two.theirs)
+    return None if same is None else (same, "equal" if same else "another value")
+
+
+SPELLING = (
+    Rule(
+        "length",
+        f"An answer longer than {MAX_LENGTH:,} characters is right only if it is the gold's text.",
+        (),
+        _length,
+    ),
+    Rule(
+        "empty",
+        "Nothing, and what is crossed out or negated, is wrong.",
+        (("27", r"\cancel{27}", False), ("27", r"\phantom{27}", False)),
+        _empty,
+    ),
+    Rule(
+        "unit",
+        "Two units that are known and measure other things are wrong; of units that measure the same "
+        "the second is converted.",
+        (("3 kg", "3 cm", False), (r"\$5", "£5", False)),
+        _unit,
+    ),
+    Rule(
+        "time",
+        "Times of day are compared as such; a.m. or p.m. may be left out.",
+        (("10:05", "10:05 am", True), ("10:05", "2:1", False)),
+        _time,
+    ),
+    Rule(
+        "choice",
+        "A gold that is a letter wants that letter, alone or before its text; a second letter or a remark is wrong.",
+        (("B", "(B) 27", True), ("B", "(A) or (B)", False)),
+        _choice,
+    ),
+    Rule(
+        "number",
+        "Two decimal numbers are equal or not.",
+        (("1234", "1,234.0", True), ("27", "28", False), (r"5 \text{ m}", r"500 \text{ cm}", True)),
+        _number,
+    ),
+    Rule(
+        "spelling",
+        "Equal text after normalising is right.",
+        ((r"\frac{1}{2}", r"\dfrac12", True), ("5 m", r"5\text{ m}", True)),
+        _spelling,
+    ),
+    Rule(
+        "base",
+        "Numbers with a base are compared by base and digits; a gold without base is decimal, an answer "
+        "without base has the gold's.",
+        (("52_8", r"52\text{ (base 8)}", True), ("1050", "1050_5", False)),
+        _base,
+    ),
+    Rule(
+        "none",
+        "The ways to say that there is no solution, or that something is undefined, are the same.",
+        ((r"\text{no solution}", r"\emptyset", True),),
+        _none,
+    ),
+    Rule("numeral", "A number in English words is that number.", (("27", r"\text{twenty-seven}", True),), _numeral),
+    Rule(
+        "words",
+        "A gold that is words is compared word by word, without case.",
+        ((r"\text{red, blue}", "red and blue", True), (r"\text{even}", r"\text{not even}", False)),
+        _words,
+    ),
+    Rule(
+        "dots", "A list with dots is right only as the gold's text.", ((r"1,2,\ldots", r"1,2,3,\ldots", False),), _dots
+    ),
+    Rule(
+        "fraction",
+        "Two fractions of whole numbers are equal or not.",
+        ((r"\frac{1}{2}", "2/4", True), (r"\frac{1}{2}", "1/3", False)),
+        _fraction,
+    ),
+)
+
+
+def decide(answer: str, gold: str) -> Outcome | None:
+    """The verdict where spelling alone settles it, with its reason; None where mathematics is needed."""
+    if _INTEGER.fullmatch(answer) and _INTEGER.fullmatch(gold):  # most answers; what the rules would say, sooner
+        same = int(answer) == int(gold)
+        return same, f"number: {'equal' if same else 'another number'}"
+    if _EASY.fullmatch(answer) and _EASY.fullmatch(gold):
+        same_value = same_fraction(answer, gold)
+        if same_value is not None:
+            return same_value, f"fraction: {'equal' if same_value else 'another value'}"
+    return first(SPELLING, pair(answer, gold))

@@ -4,24 +4,33 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
+from r3bench.grading.runs import formula_of, last_formula
+
 Form = Literal["boxed", "phrase", "number", "none"]
 
 # `\boxed{`, `\boxed 5`, `\fbox{...}`; then the braces, escaped ones apart
-_TOKEN = re.compile(r"\\(?:boxed|fbox|framebox)\s*(\{)?|\\[\\{}]|[{}]")
+_TOKEN = re.compile(r"\\(?:boxed|fbox|framebox)\s*(\{)?|\\[\\{}](?!boxed)|[{}]")
 _LOOSE_BOX = re.compile(r"\s*([^\s{}$\\]+)")
 _FILLED = re.compile(r"\S")
 _PHRASE = re.compile(
-    r"(?:####|(?:\banswer\b|答案)(?:\s*\*\*)?\s*(?:is|are|为|是|=|[:：])(?:\s*\*\*)?\s*[:：]?)[ \t]*", re.IGNORECASE
+    r"(?:####|(?:\b(?:final\s+)?answer\b|答案|正解|答え|정답|답|\brespuesta\b|\brisposta\b|\bresposta\b|\br[ée]ponse\b|"
+    r"\bantwort\b|(?<!\w)ответ\b|\bodpowiedź\b"
+    r"|\byanıt\b|\bcevap\b)(?:\s+(?:final|finale|correcta|correcte|is\s+therefore))?"
+    r"(?:\s*\*\*)?\s*(?:is\b|are\b|ist\b|lautet\b|es\b|est\b|è\b|é\b|to\b|为|是|は|은|는|=|[:：])"
+    r"(?:\s+(?:donc|also|thus|therefore|pues|entonces|então|quindi|equal\s+to|given\s+by))?(?:\s*\*\*)?"
+    r"\s*[:：]?)[ \t]*",
+    re.IGNORECASE,
 )
-_MATH = re.compile(
-    r"\$\$?([^$]{1,2000}?)\$\$?|\\\(((?:[^\\]|\\[^)]){1,2000}?)\\\)|\\\[((?:[^\\]|\\[^\]]){1,2000}?)\\\]"
+# between two boxes of one answer: `x = \boxed{3}$ and $y = \boxed{5}`
+_BETWEEN = re.compile(
+    r"[\s$]*(?:\\[)\]])?[\s$]*(?:,|;|\\text\{\s*(?:and|or)\s*\}|and|or|&|,\s*(?:and|or)|und|oder|et|ou|y|и|或|和|"
+    r"\\quad|\\qquad|\\,|\\;|\s)*[\s$]*(?:\\[(\[])?[\s$]*"
+    r"(?P<name>(?:[a-zA-Z](?:_\{?\w+\}?)?\s*(?:=|\\in|:)\s*)?)",
 )
-_CHOICE = re.compile(r"\(?([A-J])\)?(?=[\s.:)*]|$)")
-_NUMBER = re.compile(
-    r"(?<![\w.])[-−+]?(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)?(?:\.\d+|(?<=\d))(?:\s*/\s*\d+(?![\d.]))?(?:\s*\\?%)?"
-)
+_NAME_BEFORE = re.compile(r"([a-zA-Z](?:_\{?\w+\}?)?)\s*=\s*\Z")
 THOUGHT_END = "</think>"
 TAIL = 4000  # characters at the end in which a phrase or a bare number is looked for
+APART = 60  # characters between two boxes that may belong to one answer
 
 
 @dataclass(frozen=True)
@@ -32,70 +41,98 @@ class Answer:
     form: Form  # how it was marked
 
 
-def last_boxed(text: str) -> str | None:
-    r"""The content of the last complete, non-empty `\boxed{...}` (outermost of a nested one), else None.
-
-    Braces are balanced, `\{` and `\}` are not braces. A box that never closes is not an answer, but a complete
-    one before it is. `\boxed 27` without braces counts as well.
-    """
-    stack: list[int | None] = []  # per open brace: where a box's content starts, or None for a plain brace
-    found: tuple[int, int] | None = None  # a span: cutting every nested box out would take quadratic time
+def _boxes(text: str) -> list[tuple[int, int, int, int]]:
+    r"""The last complete, non-empty boxes, outermost ones: (start of `\boxed`, content, end of content, end)."""
+    stack: list[tuple[int, int] | None] = []  # per open brace: where a box and its content start; None: a plain brace
+    found: list[tuple[int, int, int, int]] = []
     for match in _TOKEN.finditer(text):
         token = match.group()
         if token == "{":
             stack.append(None)
         elif token == "}":
             if stack:
-                start = stack.pop()
-                filled = _FILLED.search(text, start, match.start()) if start is not None else None
-                if filled:
-                    found = filled.start(), match.start()
+                box = stack.pop()
+                filled = _FILLED.search(text, box[1], match.start()) if box is not None else None
+                if box is not None and filled:
+                    while found and found[-1][0] > box[0]:  # inside this one
+                        found.pop()
+                    found.append((box[0], filled.start(), match.start(), match.end()))
         elif match.group(1):
-            stack.append(match.end())
+            stack.append((match.start(), match.end()))
         elif token[1] in "bf":
             loose = _LOOSE_BOX.match(text, match.end())
             if loose:
                 word = loose.group(1).rstrip(".,;:")
-                found = (loose.start(1), loose.start(1) + len(word)) if word else found
-    return text[found[0] : found[1]].strip() if found else None
+                if word:
+                    found.append(
+                        (match.start(), loose.start(1), loose.start(1) + len(word), loose.start(1) + len(word))
+                    )
+        if len(found) > 64:
+            del found[:32]
+    return found
 
 
-def last_number(text: str) -> str | None:
-    """The last number of the text as written (sign, thousands commas, fraction a/b and percent kept), else None."""
-    found = None
-    for match in _NUMBER.finditer(text[-TAIL:]):
-        found = match.group()
-    return found.strip() if found else None
+def last_boxed(text: str) -> str | None:
+    r"""The content of the last complete, non-empty `\boxed{...}` (outermost of a nested one), else None.
+
+    Braces are balanced, `\{` and `\}` are not braces. A box that never closes is not an answer, but a complete
+    one before it is. `\boxed 27` without braces counts as well, and `\\boxed{27}`, escaped twice.
+    """
+    found = _boxes(text)
+    return _content(text, found[-1]) if found else None
+
+
+def _content(text: str, box: tuple[int, int, int, int]) -> str:
+    """What a box holds; where it was escaped twice, so is that."""
+    start, first, end, _ = box
+    inside = text[first:end].strip()
+    twice = start > 0 and text[start - 1] == "\\" and not (start > 1 and text[start - 2] == "\\")
+    return inside.replace("\\\\", "\\") if twice else inside
+
+
+def joined_boxes(text: str) -> str | None:
+    r"""`last_boxed`, or the contents of several boxes that are one answer: `x = \boxed{3}$ and $x = \boxed{5}`."""
+    found = _boxes(text)
+    if not found:
+        return None
+    parts = [found[-1]]
+    for box in reversed(found[:-1]):
+        gap = text[box[3] : parts[0][0]]
+        alone = not gap.strip(" $\n") and "\n" in gap  # a box on a line of its own says it again, or corrects
+        if alone or len(gap) > APART or not _BETWEEN.fullmatch(gap) or len(parts) > 11:
+            break
+        parts.insert(0, box)
+    contents = [_content(text, box) for box in parts]
+    if len(set(contents)) == 1:
+        return contents[-1]
+    named = []
+    for (place, *_), content in zip(parts, contents, strict=True):
+        name = _NAME_BEFORE.search(text[max(0, place - 20) : place])
+        named.append(f"{name[1]} = {content}" if name else content)
+    return ", ".join(named)
 
 
 def after_phrase(text: str) -> str | None:
-    """What follows the last "answer is", "Answer:" or "####": a formula, a choice letter, a number or the line."""
+    """What follows the last "answer is", "Answer:" or "####": a formula with what belongs to it, a choice, or the
+    sentence."""
     tail = text[-TAIL:]
     place = None
     for match in _PHRASE.finditer(tail):
         rest = tail[match.end() :].lstrip()
         if rest:
             place = len(tail) - len(rest)
-    if place is None:
-        return None
-    rest = tail[place:].partition("\n")[0][:200]
-    formula = _MATH.search(rest)
-    if formula:
-        return next(part for part in formula.groups() if part is not None).strip()
-    rest = rest.strip().strip("*`\"' ")
-    choice = _CHOICE.match(rest)
-    if choice:
-        return choice.group(1)
-    number = _NUMBER.search(rest)
-    if number:
-        return number.group().strip()
-    sentence = re.split(r"\.(?:\s|$)", rest, maxsplit=1)[0].strip("*`\"' ")
-    return sentence or None
+    return None if place is None else formula_of(tail[place:])
+
+
+def last_number(text: str) -> str | None:
+    """The last number of the text with the formula or list that it is part of, else None."""
+    return last_formula(text[-TAIL:])
 
 
 def final_answer(response: str, require_boxed: bool = True) -> Answer:
-    r"""The final answer of a response: the last `\boxed{}`; unless `require_boxed`, else what follows the last
-    "answer is", else the last number. What is said after `</think>` comes before all that was thought."""
+    r"""The final answer of a response: the last `\boxed{}`, or several that are one answer; unless `require_boxed`,
+    else what follows the last "answer is", else the last number with its formula. What is said after `</think>`
+    comes before all that was thought."""
     _, end, said = response.rpartition(THOUGHT_END)
     if end and not require_boxed:  # the last box is the last one either way
         answer = _find(said, require_boxed)
@@ -105,7 +142,7 @@ def final_answer(response: str, require_boxed: bool = True) -> Answer:
 
 
 def _find(text: str, require_boxed: bool) -> Answer:
-    boxed = last_boxed(text)
+    boxed = joined_boxes(text)
     if boxed is not None:
         return Answer(boxed, "boxed")
     if not require_boxed:

@@ -5,14 +5,16 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from r3bench.errors import ConfigError, DataError
+from r3bench.errors import ConfigError, DataError, nearest
+from r3bench.grading.extract import final_answer
 from r3bench.grading.grader import Grader
+from r3bench.grading.normalise import MAX_LENGTH, canonical
 
 BATCH = 256  # rows graded together
 
 
 def grade_file(
-    path: Path, *, require_boxed: bool = False, timeout: float = 5.0, workers: int = 2
+    path: Path, *, require_boxed: bool = True, timeout: float = 5.0, workers: int = 2
 ) -> Iterator[dict[str, Any]]:
     """`grade_lines` of a file. All its lines are looked at before the first is graded, so a bad one costs nothing.
 
@@ -29,7 +31,7 @@ def grade_file(
 
 
 def grade_lines(
-    lines: Iterable[bytes], where: str, *, require_boxed: bool = False, timeout: float = 5.0, workers: int = 2
+    lines: Iterable[bytes], where: str, *, require_boxed: bool = True, timeout: float = 5.0, workers: int = 2
 ) -> Iterator[dict[str, Any]]:
     """Verdicts for JSON lines with `answer` (gold) and `response`, optionally `id` and `problem`, one object a line.
 
@@ -65,10 +67,60 @@ def _verdicts(grader: Grader, batch: list[dict[str, Any]]) -> Iterator[dict[str,
         yield {
             "id": row["id"],
             "correct": verdict.correct,
-            "extracted": verdict.extracted,
+            "extracted": cut(verdict.extracted),
             "reason": verdict.reason,
             "timed_out": verdict.timed_out,
         }
+
+
+def cut(text: str | None, most: int = MAX_LENGTH) -> str | None:
+    """`text` as far as it is shown, with its length where that is not the whole."""
+    if text is None or len(text) <= most:
+        return text
+    return f"{text[:most]}... ({len(text):,} characters)"
+
+
+def explain_file(path: Path, name: str, *, require_boxed: bool = True) -> list[dict[str, Any]]:
+    """Everything about the verdict on the rows of a file with the id `name`, one dict per row.
+
+    Each has `id`, `correct`, `reason`, `rule` (the sentence of the rule that decided), `gold`, `extracted`, `form`
+    (how the answer was marked), `canonical` and `canonical_gold` (the spellings compared first), `timed_out` and
+    `response`.
+
+    Raises:
+        ConfigError: the file can't be read, or no row has that id.
+        DataError: see `grade_lines`.
+    """
+    from r3bench.grading.document import rule_named
+
+    try:
+        rows = list(_rows(_lines(path), str(path)))
+    except OSError as error:
+        raise ConfigError(f"{path}: can't be read: {error.strerror}") from error
+    chosen = [row for row in rows if str(row["id"]) == name]
+    if not chosen:
+        raise ConfigError(f"{path}: no row with the id '{name}'{nearest(name, {str(row['id']) for row in rows})}")
+    with Grader(workers=1, require_boxed=require_boxed) as grader:
+        verdicts = grader.grade([row["response"] for row in chosen], [row["answer"] for row in chosen])
+    found = []
+    for row, verdict in zip(chosen, verdicts, strict=True):
+        rule = rule_named(verdict.reason)
+        found.append(
+            {
+                "id": row["id"],
+                "correct": verdict.correct,
+                "reason": verdict.reason,
+                "rule": rule.says if rule else None,
+                "gold": row["answer"],
+                "extracted": cut(verdict.extracted),
+                "form": final_answer(row["response"], require_boxed).form,
+                "canonical": None if verdict.extracted is None else cut(canonical(verdict.extracted)),
+                "canonical_gold": canonical(row["answer"]),
+                "timed_out": verdict.timed_out,
+                "response": row["response"],
+            }
+        )
+    return found
 
 
 def _lines(path: Path) -> Iterator[bytes]:

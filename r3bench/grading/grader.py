@@ -10,7 +10,7 @@ from r3bench.grading.extract import final_answer
 from r3bench.grading.normalise import MAX_LENGTH, same_spelling
 from r3bench.grading.pool import Pool
 
-RULES = 4  # raise when extraction or comparison changes a verdict; part of `Grader.name`
+RULES = 5  # raise when extraction or comparison changes a verdict; part of `Grader.name`
 REMEMBERED = 100_000  # pairs whose verdict is kept, so that equal answers are graded once
 
 
@@ -61,7 +61,10 @@ class Grader:
             self._known.clear()
         answers = [final_answer(response, self.require_boxed) for response in responses]
         # of an answer that is too long no more is kept than shows it
-        texts = [None if answer.text is None else answer.text[: MAX_LENGTH + 1] for answer in answers]
+        texts = [
+            None if answer.text is None else answer.text[: _kept(gold)]
+            for answer, gold in zip(answers, golds, strict=True)
+        ]
         pairs = list(zip(texts, golds, strict=True))
         found = {(text, gold): None for text, gold in pairs if text is not None}
         self._decide([pair for pair in found if pair not in self._known])
@@ -90,7 +93,7 @@ class Grader:
         """Take over a verdict of the same grader from earlier, so that the pair is not graded again."""
         if extracted is not None:
             reason = verdict.reason.partition(": ")[2]
-            self._known[extracted[: MAX_LENGTH + 1], gold] = (verdict.correct, reason, verdict.timed_out)
+            self._known[extracted[: _kept(gold)], gold] = (verdict.correct, reason, verdict.timed_out)
 
     def close(self) -> None:
         """End the grading processes; the next `grade` starts them again."""
@@ -103,6 +106,11 @@ class Grader:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _kept(gold: str) -> int:
+    """Characters of an answer that are kept: one more than may be right."""
+    return max(MAX_LENGTH, len(gold)) + 1
 
 
 class ExactGrader:

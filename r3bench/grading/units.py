@@ -1,139 +1,163 @@
-"""The unit behind a number, where it is one that is known, so that 27 cm is not taken for 27 m."""
+"""The unit, noun or currency around a number, apart from it.
+
+What isn't a known unit (`r3bench.grading.measures`) is a noun: it leaves the number as it is, unless it is a word that
+changes it (`r3bench.grading.words`).
+"""
 
 import re
+from dataclasses import dataclass
+from fractions import Fraction
 from functools import lru_cache
 
-TAIL = 80  # characters at the end in which a unit is looked for
+from r3bench.grading.measures import POWERS, UNIT_WORD, currency
+from r3bench.grading.words import changes, multiple, nouns
 
-_NAMES = {  # canonical name: other names; plurals in s are understood
-    "mm": "millimeter millimetre",
-    "cm": "centimeter centimetre",
-    "m": "meter metre",
-    "km": "kilometer kilometre",
-    "in": "inch inches",
-    "ft": "foot feet",
-    "yd": "yard",
-    "mi": "mile",
-    "mg": "milligram",
-    "g": "gram gm",
-    "kg": "kilogram",
-    "lb": "pound lbs",
-    "oz": "ounce",
-    "ml": "milliliter millilitre",
-    "l": "liter litre",
-    "gal": "gallon",
-    "s": "second sec",
-    "min": "minute",
-    "h": "hour hr",
-    "day": "",
-    "week": "",
-    "month": "",
-    "year": "yr",
-    "degree": "deg",
-    "radian": "rad",
-    "dollar": "usd",
-    "euro": "eur",
-    "cent": "",
-}
-_UNITS = {other: name for name, others in _NAMES.items() for other in (name, *others.split())}
-_SHORT = {"mph": ("mi", "h"), "kph": ("km", "h"), "kmh": ("km", "h"), "kmph": ("km", "h")}
-_POWERS = {"square": 2, "sq": 2, "squared": 2, "cubic": 3, "cu": 3, "cubed": 3}
-_CURRENCY = ((r"\$", "dollar"), ("€", "euro"), ("¢", "cent"))
-_MONEY = frozenset(("dollar", "euro", "cent"))
-_SPACE = re.compile(r"\\[,;:!> ]|~|\\q?quad(?![a-zA-Z])|(?<!\\)\$|\{\}")
-_WRAPPER = re.compile(r"\\(?:text|textbf|textit|textrm|textnormal|mathrm|mbox|operatorname)\s*\{([^{}]*)\}")
-_DEGREE = re.compile(r"\^\s*\{?\s*\\circ\s*\}?|\\degree(?![a-zA-Z])|°")
-_NAMED = r"(?:[a-zA-Z.]++\s*+(?:\^\s*+\{?-?\d\}?)?+\s*+)++"  # possessive: a hostile text must not be tried in all ways
-_ENDED = re.compile(  # a number, and a unit behind it: words, with powers, per other words
-    rf"(?P<number>.*(?:[\d}})]|\\pi))\s*(?P<unit>{_NAMED}(?:/\s*{_NAMED})?)", re.DOTALL
+TAIL = 120  # characters at the end in which a unit is looked for
+_POWER = r"(?:\s*+\^\s*+\{?-?\d\}?)?+"
+_PIECE = (
+    rf"(?:\\text\{{[^{{}}]*\}}{_POWER}|(?<![\\a-zA-Z])[^\W\d_]+(?:-[^\W\d_]+)*\.?{_POWER}|/|\\cdot(?![a-zA-Z])|"
+    rf"\^\\circ(?:\s*[CFK](?![a-zA-Z]))?|\\(?:Omega|mu)(?![a-zA-Z])"
+    r"|[£€¥₹¢₽₩₺₪₫฿₴₦₱₡₸]|\\?\$)"
 )
-_WORD = re.compile(r"([a-z]+)\.?\s*(?:\^\s*\{?(-?\d)\}?)?")
-_COMMANDS = re.compile(r"\\(?:d|t|c)?frac|\\sqrt|\\pi|\\cdot|\\times|\\left|\\right|\\approx")
-
-NOT_WORDS = frozenset(
-    ("sin", "cos", "tan", "cot", "sec", "csc", "log", "exp", "sqrt", "max", "min", "inf", "infinity", "and", "mod")
+_TAIL = re.compile(rf"\s*+(?:{_PIECE}\s*+)++")
+_BREAK = re.compile(r"(?<=[\d})])(?!\s*[\d{(])|(?<=\\pi)|(?<=\\pi )|(?<=\d\.)(?=\s)")
+_TEXT = re.compile(r"\\text\{([^{}]*)\}")
+_MONEY_BEFORE = re.compile(
+    r"\A\s*(?P<sign>[-+]?)\s*(?:\\text\{)?\s*(?P<code>US|CA|AU|NZ|HK|CN|R|C|A)?\s*(?P<money>\\?\$|"
+    r"[£€¥₹¢₽₩₺₪₫฿₴₦₱₡₸]|Rs\.?|[A-Z]{3}(?![a-zA-Z]))\s*\}?\s*(?:\\\$)?(?=[\s\d.,+\\{-])"
 )
+_BARE = re.compile(  # what may stand behind a number without \text and still be a unit and no product of variables
+    r"m|[cdknpfμµ]?m|[kmμµ]?g|[kMGT]?Hz|[kMGTm]?eV|[kMGm]?Pa|[kMm]?[JWNVA]|[md]?[lL]|kWh|mol|ft|in|yd|mi|lbs?|oz|"
+    r"mph|kph|rad|deg|min|hrs?|h|s|[mnμ]s|Ω|[CFK]"
+)
+_SHORT = frozenset(["m", "g", "s", "h", "l", "L", "J", "N", "W", "V", "A", "C", "F", "K"])
+MATHEMATICAL = frozenset(
+    ["sin", "cos", "tan", "cot", "sec", "csc", "log", "exp", "sqrt", "max", "min", "inf", "infinity", "and", "mod"]
+)
+_ACCEPTED = frozenset(("/", "^\\circ", "\\Omega", "\\mu", "¢", "C", "F", "K"))
 _ALPHABET = "abcdefghijklmnopqrstuvwxyz"
-_UNIT_LETTERS = frozenset("mgshlJNWVACFK")  # metres, grams, ...; other single letters are variables, e and i numbers
-_NO_UNIT = re.compile(  # words that change a number, bound it, join it to another or are one
-    r"or|to|than|plus|minus|dozen|(?:hundred|thousand|million|billion|trillion)s?|factorial"
-    r"|halves|thirds|(?:four|fif|six|seven|eigh|nin|ten)ths|alpha|beta|gamma|delta|epsilon|zeta|eta|theta|iota|kappa|lambda"
-    r"|mu|nu|xi|rho|sigma|tau|phi|chi|psi|omega"
-)
-MEASURED = r"(?:(?<=[\d}])|(?<=\\pi))"  # what a unit may follow
-
-Unit = tuple[tuple[str, int], ...]  # names with their powers, sorted
 
 
-@lru_cache(maxsize=4096)
-def unit_of(text: str) -> Unit | None:
-    r"""The unit of an answer as written: `27\text{ cm}^2` has cm to the second; None where there is none or one that
-    isn't known (apples, square units), or where the letters may be variables (`3h + 2s`)."""
-    text = _WRAPPER.sub(r" \1 ", _SPACE.sub(_spaced, text.strip()[-TAIL:]))
-    powers: dict[str, int] = {}
-    for sign, name in _CURRENCY:
-        if sign in text:
-            powers[name] = 1
-            text = text.replace(sign, "").strip()
-    if powers and not re.search("[a-zA-Z]", _COMMANDS.sub("", text)):
-        return tuple(powers.items())
-    text = _DEGREE.sub(" degree ", text).replace("²", "^2").replace("³", "^3").strip().rstrip(".")
-    found = _ENDED.fullmatch(text)
-    if not found or re.search("[a-zA-Z]", _COMMANDS.sub("", found.group("number"))):
+@dataclass(frozen=True)
+class Amount:
+    """An answer and what stands behind or before its number."""
+
+    number: str  # the answer without it, multiplied by the words behind it that do that
+    words: str  # what was taken off; empty if nothing was
+    worded: bool  # it stands in `\\text{}`, or is a sign or word that can be no variables
+    multiplied: bool = False  # a word multiplied the number
+
+
+@lru_cache(maxsize=8192)
+def amount(text: str) -> Amount:
+    r"""The answer, in the grader's dialect, apart from its unit, noun or currency.
+
+    `5 \text{ million dollars}` is `(5) \cdot 1000000`; of words that change a number (or more, pairs) nothing is taken
+    off, so that they are there to be compared.
+    """
+    money = _MONEY_BEFORE.match(text)
+    before = ""
+    if money and currency(money["money"]):
+        before, text = currency(money["money"]), money["sign"] + text[money.end() :].lstrip("}").strip()
+    start = _tail(text)
+    number, tail = (text[:start].strip(), text[start:].strip()) if start is not None else (text, "")
+    words = _words(tail)
+    factor = Fraction(1)
+    names = UNIT_WORD.findall(words)
+    taken = 0
+    for name, power in names:
+        value = multiple(name) if not power else None
+        if name in ("K", "M", "B") and before and len(names) == 1:
+            value = Fraction({"K": 10**3, "M": 10**6, "B": 10**9}[name])
+        if (
+            value is None
+            or (len(name) == 1 and name.isascii() and not (before or (name == "k" and "\\text" in tail)))
+            or (value < 1 and taken)
+        ):
+            break
+        factor *= value
+        taken += 1
+    if taken:
+        rest = " ".join(name + (f"^{power}" if power else "") for name, power in names[taken:])
+        rest = re.sub(r"^(?:of|an?|of an?|de|d|の)(?=\s|$)\s*", "", rest)
+        if rest and not nouns(rest) and not currency(rest.strip()):
+            return Amount(f"{before}{text}", "", False)
+        return Amount(_times(number, factor), f"{before} {rest}".strip(), True, True)
+    if not tail:
+        return Amount(text, before, bool(before))
+    worded = (
+        "\\text" in tail
+        or "^\\circ" in tail
+        or bool(currency(words.strip()))
+        or bool(re.search(r"[^\W\d_a-zA-Z]", tail))
+    )
+    known = all(
+        currency(name) or name in _ACCEPTED or nouns(name) or (place and name.lower() in ("squared", "cubed"))
+        for place, (name, _) in enumerate(names)
+    )
+    if (
+        not known
+        or not names
+        or (names[0][0] in POWERS and names[0][0].endswith("ed"))
+        or (names[0][0] == "/" and len(names) < 2)
+    ):
+        return Amount(f"{before}{text}" if before else text, "", False)
+    return Amount(number, f"{before} {words}".strip(), worded)
+
+
+def _times(number: str, factor: Fraction) -> str:
+    plain = number.replace(",", "").replace(" ", "")
+    if re.fullmatch(r"[-+]?\d*\.?\d+", plain):
+        value = Fraction(plain) * factor
+        return str(value) if value.denominator == 1 else rf"\frac{{{value.numerator}}}{{{value.denominator}}}"
+    return rf"({number}) \cdot \frac{{{factor.numerator}}}{{{factor.denominator}}}"
+
+
+def _tail(text: str) -> int | None:
+    """Where the words behind the number begin."""
+    if not text or (text[-1].isdigit() and "^" not in text[-3:]):
         return None
-    above, _, below = re.sub(r"(?<![a-zA-Z])per(?![a-zA-Z])", "/", found.group("unit").lower()).partition("/")
-    if not (_add(above, 1, powers) and _add(below, -1, powers)):
-        return None
-    return tuple(sorted((name, power) for name, power in powers.items() if power)) or None
-
-
-def another_unit(answer: str, gold: str) -> bool:
-    """Whether both name a unit that is known, and not the same. An amount may be said to be per something."""
-    unit = unit_of(gold)
-    given = unit_of(answer) if unit else None
-    if not unit or not given or given == unit:
-        return False
-    return unit[0][0] not in _MONEY or len(unit) > 1 or unit[0] not in given
-
-
-def _spaced(match: "re.Match[str]") -> str:
-    return "" if match.group() in (r"\!", "$", "{}") else " "
-
-
-def _add(words: str, sign: int, powers: dict[str, int]) -> bool:
-    """Add the units named in `words` to `powers`; False if one isn't known."""
-    pending = 1  # of 'square' before its unit
-    last = None
-    for word, exponent in _WORD.findall(words):
-        if word in _POWERS:
-            if word in ("squared", "cubed"):
-                if last is None:
-                    return False
-                powers[last] += sign * (_POWERS[word] - 1)
-            else:
-                pending = _POWERS[word]
+    for place in _BREAK.finditer(text, max(0, len(text) - TAIL)):
+        start = place.start()
+        if not 0 < start < len(text) or not _TAIL.fullmatch(text, start):
             continue
-        names = _SHORT.get(word) or (_UNITS.get(word) or _UNITS.get(word.removesuffix("s")),)
-        for place, name in enumerate(names):
-            if name is None:
-                return False
-            last = name
-            direction = sign if place == 0 else -sign
-            powers[name] = powers.get(name, 0) + direction * int(exponent or 1) * pending
-        pending = 1
-    return pending == 1
+        if re.search(r"\d|\\pi|\\frac|\\sqrt", text[:start]) and not _open(text[:start]):
+            return start
+    return None
 
 
-def is_unit(text: str) -> bool:
-    """Whether the words of `text`, found behind a number, are a unit or noun: they leave its value as it is."""
-    words = re.findall(r"[a-zA-Z]+", text)
-    if words and words[0].lower() in ("squared", "cubed"):  # 5 squared, but 5 feet squared
+def _open(text: str) -> bool:
+    return text.count("{") != text.count("}") or text.count("(") > text.count(")")
+
+
+def _words(tail: str) -> str:
+    text = _TEXT.sub(r" \1 ", tail).replace(r"\cdot", " ").replace("\\Omega", "Ω").replace("\\mu", "μ")
+    text = re.sub(r"μ\s+(?=[a-zA-Z])", "μ", text)
+    text = re.sub(r"([万萬亿億兆千百十만억조])(?=\S)", r"\1 ", text)
+    return " ".join(re.sub(r"(?<![a-zA-Z])per(?![a-zA-Z])|(?<=\d|[a-z])\s*/\s*", " / ", text).split())
+
+
+def bare_unit(words: str) -> bool:
+    """Whether words without `\\text` are a unit or noun rather than a product of variables."""
+    names = [name for name, _ in UNIT_WORD.findall(words) if name != "/"]
+    if not names:
         return False
-    return all(_unit_word(word) for word in words)
+    several = len(names) > 1 or "^" in words
+    for name in names:
+        if currency(name) or name in ("^\\circ",):
+            continue
+        if len(name) == 1 and name.isascii():
+            if not (name == "m" or (several and name in _SHORT)):
+                return False
+        elif (
+            (len(name) < 3 and name.isascii() and not _BARE.fullmatch(name))
+            or name.lower() in MATHEMATICAL
+            or name in _ALPHABET
+        ):
+            return False
+    return True
 
 
-def _unit_word(word: str) -> bool:
-    if len(word) == 1:
-        return word in _UNIT_LETTERS
-    low = word.lower()
-    return not (_NO_UNIT.fullmatch(low) or low in NOT_WORDS or low in _ALPHABET)  # 'abc', 'xyz' are products
+def is_changed(words: str) -> bool:
+    """Whether a word of several makes another statement of the number before them."""
+    return any(changes(word) for word in re.findall(r"[^\W\d_]{2,}|[^\W\d_a-zA-Z]+", words))

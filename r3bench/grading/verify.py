@@ -1,229 +1,408 @@
-"""Mathematical equality by math-verify. Runs inside a worker process only: any call here may hang or crash."""
+"""The rules that need mathematics, in their order. Inside a worker process only: any call here may hang or crash."""
 
 import logging
+import math
 import re
+from dataclasses import replace
+from fractions import Fraction
 from functools import lru_cache
+from itertools import combinations
 from typing import Any
 
-from r3bench.grading.decide import decide, plain_pair
-from r3bench.grading.structure import Parts, parts
+from r3bench.grading.decide import decide
+from r3bench.grading.members import cells, same_members
+from r3bench.grading.normalise import spelled
+from r3bench.grading.numbers import as_number, same_fraction
+from r3bench.grading.read import read_spelt, spelt_for_parser
+from r3bench.grading.rules import Outcome, Pair, Rule, first, pair
+from r3bench.grading.sets import looks_like_set, real_set, same_set
+from r3bench.grading.statements import Chain, chain, coordinates, in_order
+from r3bench.grading.structure import parts, split
 from r3bench.grading.values import compare, same_equation
 
-# math-verify takes 't', 'c', 'bc' and others for units; behind a formula they are variables (units are off before this)
-_VARIABLES = re.compile(r"(?<![a-zA-Z])(?!(?:[ckm]m|kg|ft)$)[a-zA-Z]{1,2}$")
-_READABLE = (  # what the parser passes over or fails at, as names it keeps
-    (re.compile(r"([a-zA-Z])('{1,3})"), lambda found: rf"{found[1]}_{{{'prime' * len(found[2])}}}"),
-    (re.compile(r"\\(d?dot|hat|vec|bar|tilde)\s*(\\[a-zA-Z]+|[a-zA-Z](?![a-zA-Z]))"), r"\\\1{\2}"),
-    (re.compile(r"_\s*(?:\{\s*\\([a-zA-Z]+)\s*\}|\\([a-zA-Z]+))"), lambda found: f"_{{{found[1] or found[2]}}}"),
-    (
-        re.compile(r"(?<![a-zA-Z\\])([Ee])\s*_\s*(?:\{(\w+)\}|(\w))"),
-        lambda found: f"K_{{{found[1]}{found[2] or found[3]}}}",
-    ),
-    (re.compile(r"(?<![a-zA-Z\\])(arc(?:sin|cos|tan)|sin|cos|tan|cot|sec|csc|ln|log|exp)(?![a-zA-Z])"), r"\\\1 "),
-    (re.compile(r"\\gamma(?![a-zA-Z]|\s*_)"), r"g_{gamma}"),  # else the function
-    (re.compile(r"\\lg(?![a-zA-Z])"), r"\\log_{10} "),
-)
-_EQUALS = re.compile(r"(?<![<>!\\:])=")
-_NAME = re.compile(r"(?:[a-zA-Z]|\\(?!frac|sqrt|sum|int|begin)[a-zA-Z]+|\|)[\w\s\\{}()|',]*")
-_OR = re.compile(r"\s+or\s+")
 _PERCENT = re.compile(r"(.*\S)\s*%")
-_ORDERED = re.compile(r"[<>]|\\(?:leq?|geq?|lt|gt|neq?|in|cup|cap|setminus)(?![a-zA-Z])")
+_ORDERED = re.compile(r"[<>]|\\(?:leq|geq|neq|in|notin|cup|cap|setminus)(?![a-zA-Z])")
+_ORDER = re.compile(r"<|>|\\(?:leq|geq)(?![a-zA-Z])")
+_TURNED = {"<": ">", ">": "<", r"\leq": r"\geq", r"\geq": r"\leq"}
+_PRIME = re.compile(r"(?<=[a-zA-Z)}])'|(?<=\d)'|\\prime(?![a-zA-Z])")
+_CASES = re.compile(
+    r"(?:(?P<name>[^=]+)=\s*)?(?:\\\{\s*)?\\begin\s*\{d?cases\}(?P<rows>.*)\\end\s*\{d?cases\}", re.DOTALL
+)
+_CONDITION = re.compile(r"(?<![a-zA-Z])(?:if|when|for|where|is|an?|integer)(?![a-zA-Z])|[,;.:]")
+_OTHERWISE = re.compile(r"otherwise|else|elsewhere|in all other cases")
+_SIMPLE = r"(?:[a-zA-Z]|\\(?!frac)[a-zA-Z]+|[A-Z]{2,4}|[A-Za-z]{5,})(?:_\w+)?'*(?:\([^()]*\))?"
+_IN = re.compile(r"([a-zA-Z])\s*\\in(?![a-zA-Z])")
+_POWER = re.compile(r"(\d+)\s*\^\s*\{([\d^{}]*)\}")
+_DECIMALS = re.compile(r"[-+]?\d*\.?(\d*)")
 
 
-def same_value(answer: str, gold: str) -> tuple[bool, str]:
+def same_value(answer: str, gold: str) -> Outcome:
     """Whether `answer` equals `gold` as mathematics, and why."""
     logging.getLogger("math_verify").setLevel(logging.CRITICAL)
-    return _same(*plain_pair(answer, gold))
+    simple = same_fraction(answer, gold)
+    if simple is not None:
+        return simple, "fraction: " + ("equal" if simple else "another value")
+    return _same(_converted(pair(answer, gold)))
+
+
+def _same(two: Pair) -> Outcome:
+    return first(MATHEMATICS, two) or (False, "mathematics: not equal")
+
+
+def _converted(two: Pair) -> Pair:
+    """The pair with the answer's number in the gold's unit."""
+    if two.units is True or two.units is False:
+        return two
+    if isinstance(two.units, Fraction):
+        factor = rf"\frac{{{two.units.numerator}}}{{{two.units.denominator}}}"
+    else:
+        factor = r"\frac{\pi}{180}" if math.isclose(two.units, math.pi / 180) else r"\frac{180}{\pi}"
+        if not (math.isclose(two.units, math.pi / 180) or math.isclose(two.units, 180 / math.pi)):
+            factor = repr(float(two.units))
+    return replace(two, ours=rf"({two.ours}) \cdot {factor}", units=True)
 
 
 @lru_cache(maxsize=4096)
-def _member(answer: str, gold: str) -> bool:
-    settled = decide(answer, gold)
-    return (settled or _same(*plain_pair(answer, gold)))[0]
+def compared(answer: str, gold: str) -> Outcome:
+    """The verdict for a part of an answer."""
+    return decide(answer, gold) or _same(_converted(pair(answer, gold)))
 
 
-def _same(answer: str, gold: str) -> tuple[bool, str]:
-    ours, theirs = parts(answer), parts(gold)
-    if (ours is None) != (theirs is None):  # where one is a list, 58,500 in the other may be one
-        ours, theirs = ours or parts(answer, False), theirs or parts(gold, False)
-    if ours or theirs:
-        settled = _same_parts(ours, theirs, gold)
-        if settled is not None:
-            return settled
-    if answer.endswith("%") or gold.endswith("%"):
-        return _same_percentage(answer, gold)
-    unnamed = _without_name(answer, gold)
-    if unnamed != (answer, gold):
-        return decide(*unnamed) or _same(*plain_pair(*unnamed))
-    return _same_expression(answer, gold)
+def equal(answer: str, gold: str) -> bool:
+    """Whether a part of an answer is right."""
+    return compared(answer, gold)[0]
 
 
-def _same_parts(ours: Parts | None, theirs: Parts | None, gold: str) -> tuple[bool, str] | None:
-    """The verdict where at least one side has members; None where math-verify is to read the whole.
+def _without_rule(outcome: Outcome) -> Outcome:
+    return outcome[0], outcome[1].partition(": ")[2] or outcome[1]
 
-    A set is no point or interval. A bare list doesn't say whether its order matters, so a tuple, which does say so, is
-    right in the list's order only; a list that the gold gives as a tuple likewise.
-    """
-    if theirs is None:
-        return (False, "a ratio of several") if ours and ours.kind == "ratio" and len(ours.members) > 2 else None
-    if ours is None:
-        if theirs.kind == "list" and not _ORDERED.search(gold):
-            return False, "one value, not a list"
+
+def _coordinates(two: Pair) -> Outcome | None:
+    members = [_IN.match(text) for text in (two.ours, two.theirs)]
+    if members[0] and members[1] and members[0][1] != members[1][1]:
+        return False, "another variable"
+    ours, theirs = coordinates(two.ours), coordinates(two.theirs)
+    if ours is None and theirs is None:
         return None
-    kinds = ours.kind, theirs.kind
-    if "ratio" in kinds:
-        return _same_ratio(ours, theirs) if kinds == ("ratio", "ratio") else None
-    if kinds in (("set", "bracket"), ("bracket", "set")):
-        return False, "a set is no tuple or interval"
-    if theirs.kind in ("list", "set"):
-        if ours.kind in ("list", "set"):
-            return _same_members(ours, theirs)
-        ordered = ours.kind == "bracket" and (ours.brackets == "()" or len(ours.members) > 2)
-    elif theirs.kind == "bracket":
-        same = ours.brackets == theirs.brackets
-        ordered = (ours.kind == "bracket" and same) or (ours.kind in ("list", "vector") and theirs.brackets == "()")
+    if ours and theirs:
+        if {name for name, _ in ours} != {name for name, _ in theirs}:
+            return None if len(ours) == len(theirs) and _tupled(two.ours) else (False, "other names")
+        golds = dict(theirs)
+        same = all(equal(value, golds[name]) for name, value in ours)
+        return same, "the same for every name" if same else "another value for a name"
+    named, other = (ours, two.theirs) if ours else (theirs, two.ours)
+    form = parts(other)
+    assert named is not None
+    if form is None or form.kind not in ("bracket", "list", "vector", "set"):
+        return None if looks_like_set(other) else (False, "names and values where a single value is asked for")
+    if form.kind == "set" or form.brackets not in ("", "()", "column", "row") or len(form.members) != len(named):
+        return False, "names and values where something else is asked for"
+    values = in_order(named) if ours or not _tupled(two.theirs) else tuple(value for _, value in named)
+    pairs = zip(values, form.members, strict=True) if ours else zip(form.members, values, strict=True)
+    same = all(equal(answer, gold) for answer, gold in pairs)
+    return same, "the same in the order of the names" if same else "another value in the order of the names"
+
+
+def _tupled(text: str) -> bool:
+    return text.lstrip().startswith(("(", "["))
+
+
+def _members(two: Pair) -> Outcome | None:
+    ours, theirs = parts(two.ours), parts(two.theirs)
+    if (ours is None) != (theirs is None):  # where one is a list, 58,500 in the other may be one
+        ours, theirs = ours or parts(two.ours, False), theirs or parts(two.theirs, False)
+    if not (ours or theirs):
+        return None
+    if (ours is None and chain(two.ours)) or (theirs is None and chain(two.theirs)):
+        return None  # S = {1, 2}: the name goes first
+    return same_members(ours, theirs, two.ours, two.theirs, equal)
+
+
+def _percentage(two: Pair) -> Outcome | None:
+    ours, theirs = (_PERCENT.fullmatch(text) for text in (two.ours, two.theirs))
+    if not (ours or theirs) or chain(two.ours) or chain(two.theirs):
+        return None
+    a, b = ours.group(1) if ours else two.ours, theirs.group(1) if theirs else two.theirs
+    if ours and theirs:
+        same = equal(a, b)
+    elif theirs:
+        same = equal(a, b) or equal(a, rf"\frac{{{b}}}{{100}}")
     else:
-        ordered = ours.kind == "bracket" and ours.brackets == "()"
-    return _in_order(ours, theirs) if ordered else None
+        number = as_number(b)
+        whole = number is not None and abs(number) >= 1 and "." not in b  # a value below 1 is a factor of 100 away
+        same = equal(rf"\frac{{{a}}}{{100}}", b) or (whole and equal(a, b))
+    return same, "equal" if same else "another percentage"
 
 
-def _in_order(ours: Parts, theirs: Parts) -> tuple[bool, str]:
-    if len(ours.members) != len(theirs.members):
-        return False, "another number of members"
-    for answer, gold in zip(ours.members, theirs.members, strict=True):
-        if not _member(answer, gold):
-            return False, "another member"
-    return True, "same members"
+def _agree(first_side: str, second: str) -> bool:
+    """Whether two sides of an equation are equal, or one is the other rounded to its decimals."""
+    if equal(first_side, second) or equal(second, first_side):
+        return True
+    for rounded, other in ((first_side, second), (second, first_side)):
+        number = as_number(rounded)
+        found = _DECIMALS.fullmatch(rounded.replace(",", "").strip())
+        value = read_spelt(spelt_for_parser(other))
+        if number is None or not found or value is None or getattr(value, "free_symbols", True):
+            continue
+        try:
+            if abs(float(value) - float(number)) <= 0.6 * 10.0 ** -len(found[1]) and ("." in rounded or "." in other):
+                return True
+        except (TypeError, ValueError, OverflowError):  # no real number
+            continue
+    return False
 
 
-def _same_members(ours: Parts, theirs: Parts) -> tuple[bool, str]:
-    """In any order. Members count as often as they stand there only if the gold, a list, repeats one."""
-    if theirs.kind == "list" and theirs.repeats:
-        if len(ours.members) != len(theirs.members):
-            return False, "another number of members"
-        rest = list(theirs.members)
-        for answer in ours.members:
-            match = next((gold for gold in rest if _member(answer, gold)), None)
-            if match is None:
-                return False, "another member"
-            rest.remove(match)
-        return True, "same members"
-    missing = set(theirs.members)
-    for answer in ours.members:
-        matches = {gold for gold in theirs.members if _member(answer, gold)}
-        if not matches:
-            return False, "another member"
-        missing -= matches
-    return not missing, "a member is missing" if missing else "same members"
+def _all_agree(sides: tuple[str, ...]) -> bool:
+    return len(sides) <= 4 and all(_agree(a, b) for a, b in combinations(sides, 2))
 
 
-def _same_ratio(ours: Parts, theirs: Parts) -> tuple[bool, str]:
-    if len(ours.members) != len(theirs.members):
-        return False, "a ratio of another number"
-    first, *others = ours.members
-    gold_first, *golds = theirs.members
-    for answer, gold in zip(others, golds, strict=True):
-        if not _member(rf"\frac{{{answer}}}{{{first}}}", rf"\frac{{{gold}}}{{{gold_first}}}"):
-            return False, "another ratio"
-    return True, "same ratio"
+def _statement(two: Pair) -> Outcome | None:
+    ours, theirs = chain(two.ours), chain(two.theirs)
+    if ours is None and theirs is None:
+        return None
+    several = ours is not None and len(ours.values) > 1 and bool(ours.names or theirs is None)
+    if ours is not None and several and not _all_agree(ours.values):
+        plain = len(ours.values) == 2 and not ours.names
+        return False, "an equation, not a value" if plain else "sides that differ"
+    if theirs is None:
+        assert ours is not None
+        if _ORDERED.search(two.theirs) and not parts(two.theirs):
+            return None
+        verdicts = [compared(value, two.theirs) for value in ours.values]
+        return _without_rule(next((one for one in verdicts if one[0]), verdicts[0]))
+    if ours is None:
+        if len(theirs.values) > 1 and (
+            theirs.names or not all(_agree(a, b) for a, b in combinations(theirs.values, 2))
+        ):
+            return None
+        if _ORDERED.search(two.ours) and not parts(two.ours):
+            return None
+        verdicts = [compared(two.ours, value) for value in theirs.values]
+        return _without_rule(next((one for one in verdicts if one[0]), verdicts[0]))
+    return _two_statements(ours, theirs)
 
 
-def _same_percentage(answer: str, gold: str) -> tuple[bool, str]:
-    """27 % is right for 27, and for 0.27; and the other way round."""
-    ours, theirs = (_PERCENT.fullmatch(text) for text in (answer, gold))
-    a, b = ours.group(1) if ours else answer, theirs.group(1) if theirs else gold
-    equal = _member(a, b)
-    if not equal and not (ours and theirs):
-        equal = _member(rf"\frac{{{a}}}{{100}}", b) if ours else _member(a, rf"\frac{{{b}}}{{100}}")
-    return equal, "equal" if equal else "another percentage"
+def _two_statements(ours: Chain, theirs: Chain) -> Outcome | None:
+    if not (ours.names and theirs.names and len(theirs.values) == 1):
+        return None
+    if set(ours.names) & set(theirs.names) or any(_function_of(a, b) for a in ours.names for b in theirs.names):
+        return _without_rule(compared(ours.values[0], theirs.values[0]))
+    if not all(re.fullmatch(_SIMPLE, name) for name in (*ours.names, *theirs.names)):
+        return None
+    letters = set(re.findall(r"[a-zA-Z]", re.sub(r"\\[a-zA-Z]+", "", theirs.values[0])))
+    if not any(name in letters for name in ours.names):
+        return False, "another name"
+    return None  # y = 2x may be x = y/2
 
 
-def _without_name(answer: str, gold: str) -> tuple[str, str]:
-    """Without the name that only one of the two gives its value: `f(3) = 5`, `m_{\\max} = n - 1`, `5 = x`."""
-    sides = [_EQUALS.split(text) for text in (answer, gold)]
+def _function_of(a: str, b: str) -> bool:
+    """`f(x)` and `y`, or `f(x)` and `f`, name the same thing; `f(x)` and `g(x)`, or `f(x)` and `x`, don't."""
+    for function, name in ((a, b), (b, a)):
+        found = re.fullmatch(r"([a-zA-Z](?:_\w+)?('*))\(([a-zA-Z](?:,[a-zA-Z])*)\)", function)
+        if found and (name == found[1] or (name == "y" + found[2] and "y" not in found[3])):
+            return True
+    return False
+
+
+def _sets(two: Pair) -> Outcome | None:
+    if not (looks_like_set(two.ours) or looks_like_set(two.theirs)):
+        return None
+    theirs = real_set(two.theirs)
+    ours = real_set(two.ours) if theirs is not None else None
+    if ours is None or theirs is None:
+        turned = _turned(two.ours)
+        return (True, "the same relation") if turned and spelled(turned) == spelled(two.theirs) else None
+    same = same_set(ours, theirs)
+    return None if same is None else (same, "the same set" if same else "another set")
+
+
+def _turned(text: str) -> str | None:
+    """`c > b > a` for `a < b < c`."""
+    signs = [found.group() for found in _ORDER.finditer(text)]
+    sides = split(text, _ORDER)
+    if not signs or len(sides) != len(signs) + 1:
+        return None
+    out = sides[-1].strip()
+    for sign, side in zip(reversed(signs), reversed(sides[:-1]), strict=True):
+        out += f" {_TURNED[sign]} {side.strip()}"
+    return out
+
+
+def _matrix(two: Pair) -> Outcome | None:
+    ours, theirs = cells(two.ours), cells(two.theirs)
+    if ours is None or theirs is None:
+        return None
+    if [len(row) for row in ours] != [len(row) for row in theirs]:
+        return False, "another shape"
+    same = all(equal(a, b) for mine, other in zip(ours, theirs, strict=True) for a, b in zip(mine, other, strict=True))
+    return same, "the same entries" if same else "another entry"
+
+
+def _piecewise(two: Pair) -> Outcome | None:
+    ours, theirs = _CASES.fullmatch(two.ours.strip()), _CASES.fullmatch(two.theirs.strip())
+    if not theirs or "&" not in theirs["rows"]:
+        return None
+    if not ours:
+        return (
+            (False, "one case only")
+            if "begin" not in two.ours and not re.search(r"\||\(-1\)|max|min|floor", two.ours)
+            else None
+        )
+    mine, golds = (_rows(found["rows"]) for found in (ours, theirs))
+    if len(mine) != len(golds):
+        return None
+    for value, condition in mine:
+        if not any(equal(value, gold) and _same_condition(condition, other) for gold, other in golds):
+            return False, "another case"
+    return True, "the same cases"
+
+
+def _rows(text: str) -> list[tuple[str, str]]:
     out = []
-    for text, mine, other in ((answer, sides[0], sides[1]), (gold, sides[1], sides[0])):
-        if len(mine) == 2 and len(other) == 1 and not _ORDERED.search(text):
-            named = [bool(_NAME.fullmatch(side.strip())) for side in mine]
-            if named[0] != named[1]:
-                text = mine[named[0]].strip() or text
-            elif named[0]:
-                text = mine[1].strip() or text
-        out.append(text)
-    return out[0], out[1]
+    for row in re.split(r"\\\\", text):
+        if row.strip():
+            value, _, condition = row.partition("&")
+            out.append((value.strip(" ,;"), " ".join(_CONDITION.sub(" ", condition).split())))
+    return out
+
+
+def _same_condition(ours: str, theirs: str) -> bool:
+    if spelled(ours.lower()) == spelled(theirs.lower()):
+        return True
+    if _OTHERWISE.search(ours.lower()) or _OTHERWISE.search(theirs.lower()):
+        return True  # what is left over by equal cases
+    a, b = real_set(ours), real_set(theirs)
+    return a is not None and b is not None and bool(same_set(a, b))
+
+
+def _prime(two: Pair) -> Outcome | None:
+    if (
+        len(_PRIME.findall(two.ours)) != len(_PRIME.findall(two.theirs))
+        and not chain(two.ours)
+        and not chain(two.theirs)
+    ):
+        return False, "another derivative"  # the parser passes over them
+    return None
 
 
 def parsed(text: str) -> list[Any]:
-    """`text` as an expression, and as math-verify spells it; an empty list if it can't be read.
-
-    Letters keep their case, but `C` is the constant `c`; `i` is the imaginary unit.
-    """
-    from latex2sympy2_extended import NormalizationConfig
-    from latex2sympy2_extended.latex2sympy2 import normalize_latex
-
-    for pattern, replacement in _READABLE:
-        text = pattern.sub(replacement, text)
-    rules = NormalizationConfig(
-        units=not _VARIABLES.search(text), malformed_operators=True, nits=True, boxed="last", equations=False
-    )
-    spelled = normalize_latex(text, rules)
-    # a chain of equations that can't be read may have a last side that can
-    forms = [spelled] if "," in spelled or ";" in spelled else [spelled, _EQUALS.split(spelled)[-1]]
-    read = next((found for found in map(_read, dict.fromkeys(forms)) if found is not None), None)
-    return [one for one in (read, spelled) if one is not None and one != ""]
+    """`text` as an expression, and as the parser spells it; without the first if it can't be read."""
+    spelt = spelt_for_parser(text)
+    expression = read_spelt(spelt)
+    return [one for one in (expression, spelt) if one is not None and one != ""]
 
 
-@lru_cache(maxsize=4096)
-def _read(text: str) -> Any:
-    from latex2sympy2_extended.latex2sympy2 import ConversionConfig, latex2sympy
-    from sympy import I, Symbol
-
-    conversion = ConversionConfig(lowercase_symbols=False)
-    try:
-        expression = latex2sympy(text, is_real=True, normalization_config=None, conversion_config=conversion)
-    except (RecursionError, MemoryError):
-        raise
-    except Exception:  # noqa: BLE001, hostile text: the parser fails in many ways
-        return None
-    symbols = getattr(expression, "free_symbols", ())
-    renamed = {s: I if s.name == "i" else Symbol("c", real=True) for s in symbols if s.name in ("i", "C")}
-    return expression.xreplace(renamed) if renamed else expression
-
-
-def _alternatives(text: str) -> list[Any]:
-    """`x < 2 or x > 3` as a union; empty for anything else."""
-    from sympy import Rel, Union
-
-    members = [parsed(part) for part in _OR.split(text)] if _ORDERED.search(text) else []
-    relations = [member[0] for member in members if member and isinstance(member[0], Rel)]
-    if (
-        len(relations) < 2
-        or len(relations) < len(members)
-        or len(set().union(*(r.free_symbols for r in relations))) > 1
-    ):
-        return []
-    return [Union(*(relation.as_set() for relation in relations))]
-
-
-def _same_expression(answer: str, gold: str) -> tuple[bool, str]:
-    from math_verify import verify
-    from sympy import Eq, Expr, Rel
-
-    ours, theirs = _alternatives(answer) or parsed(answer), parsed(gold)
+def _value(two: Pair) -> Outcome | None:
+    powers = [_POWER.fullmatch(text.strip()) for text in (two.ours, two.theirs)]
+    if powers[0] and powers[1] and powers[0][1] == powers[1][1] and max(len(found[2]) for found in powers if found) > 6:
+        same = equal(powers[0][2], powers[1][2])  # a tower of powers has no value to compare
+        return same, "equal" if same else "another power"
+    ours, theirs = parsed(two.ours), parsed(two.theirs)
     if not theirs:
         return False, "gold can't be read as mathematics"
     if not ours:
         return False, "answer can't be read as mathematics"
-    by_value = compare(ours[0], theirs[0])
-    if by_value is not None:
-        return by_value, "equal" if by_value else "another value"
-    if isinstance(ours[0], Rel) and isinstance(theirs[0], Rel):
-        if {str(s) for s in ours[0].free_symbols} != {str(s) for s in theirs[0].free_symbols}:
+    settled = compare(ours[0], theirs[0])
+    return None if settled is None else (settled, "equal" if settled else "another value")
+
+
+def _equation(two: Pair) -> Outcome | None:
+    from sympy import Eq, Expr, Rel
+
+    ours, theirs = parsed(two.ours)[0], parsed(two.theirs)[0]
+    if isinstance(ours, Rel) and isinstance(theirs, Rel):
+        if {str(s) for s in ours.free_symbols} != {str(s) for s in theirs.free_symbols}:
             return False, "other variables"
-        if all(isinstance(one, Eq) and isinstance(one.rhs, Expr) for one in (ours[0], theirs[0])):
-            same = same_equation(*(one.lhs - one.rhs for one in (ours[0], theirs[0])))
-            return same, "equal" if same else "another equation"
+        if all(
+            isinstance(one, Eq) and isinstance(one.rhs, Expr) and isinstance(one.lhs, Expr) for one in (ours, theirs)
+        ):
+            same = same_equation(*(one.lhs - one.rhs for one in (ours, theirs)))
+            return same, "the same equation" if same else "another equation"
+    if isinstance(ours, Rel) != isinstance(theirs, Rel) and (isinstance(ours, Expr) or isinstance(theirs, Expr)):
+        return False, "an equation and a value"
+    return None
+
+
+def _library(two: Pair) -> Outcome | None:
+    from math_verify import verify
+
+    ours, theirs = parsed(two.ours), parsed(two.theirs)
     # gold first: the comparison is not symmetric
-    if not verify(theirs, ours, allow_set_relation_comp=True, timeout_seconds=None):
-        return False, "not equal"
-    return True, "equal"
+    same = verify(theirs, ours, allow_set_relation_comp=True, timeout_seconds=None)
+    return bool(same), "equal" if same else "not equal"
+
+
+MATHEMATICS = (
+    Rule(
+        "percent",
+        "A percentage equals itself without the sign and the hundredth of it; the sign added to a "
+        "gold is passed over for whole "
+        "numbers only.",
+        ((r"27\%", "0.27", True), ("27", r"27\%", True), ("0.25", r"0.25\%", False)),
+        _percentage,
+    ),
+    Rule(
+        "names",
+        "Values given to names are compared name by name; unnamed values are in the order of the names.",
+        (("(3,5)", "x=3, y=5", True), ("(3,5)", "y=3, x=5", False)),
+        _coordinates,
+    ),
+    Rule(
+        "members",
+        "Lists and sets are compared member by member in any order, tuples and intervals in theirs.",
+        (("1,2", r"2 \text{ and } 1", True), ("(1,2)", r"\{1,2\}", False), ("27", r"26 \text{ or } 27", False)),
+        _members,
+    ),
+    Rule(
+        "statement",
+        "A name before a value is taken off; several sides have to be equal, a side that is more "
+        "than a name makes an equation.",
+        (("27", "x=27", True), ("27", "2x=27", False), ("27", "26=27", False), ("x=27", "y=27", False)),
+        _statement,
+    ),
+    Rule(
+        "set",
+        "Intervals, inequalities, unions and described sets are compared as sets of real numbers.",
+        ((r"(3,\infty)", "x>3", True), ("[0,1)", r"0\le x\le 1", False)),
+        _sets,
+    ),
+    Rule(
+        "matrix",
+        "Matrices are compared entry by entry.",
+        (
+            (r"\begin{pmatrix}1&2\\3&4\end{pmatrix}", r"[[1,\frac42],[3,4]]", True),
+            (r"\begin{pmatrix}1&2\\3&4\end{pmatrix}", "[[1,3],[2,4]]", False),
+        ),
+        _matrix,
+    ),
+    Rule(
+        "cases",
+        "Formulas by cases are compared case by case.",
+        ((r"\begin{cases}1&x>0\\0&x\le 0\end{cases}", r"\begin{cases}0&x\le 0\\1&x>0\end{cases}", True),),
+        _piecewise,
+    ),
+    Rule("derivative", "As many primes as the gold has.", (("f'(x)", "f(x)", False),), _prime),
+    Rule(
+        "value",
+        "Formulas that agree at fixed places, of both signs where signs or steps matter, are equal; "
+        "whole-number formulas at whole numbers.",
+        (
+            (r"\sqrt{8}", r"2\sqrt{2}", True),
+            ("|x-1|", "x-1", False),
+            (r"\lceil n/2\rceil", r"\lfloor\frac{n+1}{2}\rfloor", True),
+        ),
+        _value,
+    ),
+    Rule(
+        "equation",
+        "Two equations are equal if they have the same solutions.",
+        (("y=2x+1", "2x-y+1=0", True), ("3x+4y=12", "3x+4y=13", False)),
+        _equation,
+    ),
+    Rule(
+        "math-verify",
+        "What is left is math-verify's.",
+        ((r"x \equiv 3 \pmod{7}", r"x \equiv 3 \pmod{8}", False),),
+        _library,
+    ),
+)
