@@ -1,8 +1,8 @@
 """A two-way bootstrap (runs and questions resampled independently) whose variance is that of the two-way estimate.
 
 Plain resampling of both ways counts the run-by-question noise three times and shrinks the spread of n runs per cell by
-(n - 1) / n, a third at three seeds. So residuals are resampled, not rows: run residuals are pooled over the cells and
-scaled to their degrees of freedom, question residuals are those of the contrast itself, and the noise both contain is
+(n - 1) / n, a third at three seeds. So residuals are resampled, not rows: run residuals within their cell and
+scaled to its variance, question residuals are those of the contrast itself, and the noise both contain is
 taken from the larger part only once.
 """
 
@@ -10,7 +10,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from r3bench.analysis.twoway import ErrorModel, TwoWay
+from r3bench.analysis.noise import ErrorModel, block_variance
+from r3bench.analysis.twoway import TwoWay, run_variances
 
 CHUNK = 250  # draws at a time; bounds the memory of the (draws, Q) counts
 
@@ -31,16 +32,19 @@ def two_way_bootstrap(
     rng = np.random.default_rng(seed)
     share = 1 / len(scores)
     means = share * sum(y.mean(axis=1) for y in scores)
-    residual = error.residual @ means
-    pool = residual[np.abs(np.diag(error.residual)) > 1e-12]
-    pool = (pool - pool.mean()) * np.sqrt(len(pool) / error.df)
+    pools = _pools(means, error)
     run_part, question_part = _scales(parts)
-    size = weights.copy()
-    size[:, np.diag(error.residual) < 1e-12] = 0.0
+    block = np.sqrt(block_variance(means, error, run_variances(means, error))[0])
     result = np.empty((draws, len(weights)))
     for start in range(0, draws, CHUNK):
         count = min(CHUNK, draws - start)
-        moved = rng.choice(pool, (count, weights.shape[1])) @ size.T
+        drawn_runs = np.zeros((count, weights.shape[1]))
+        for pool, where in pools:
+            drawn_runs[:, where] = rng.choice(pool, (count, len(where)))
+        if error.blocks is not None and block > 0:
+            shared = rng.normal(0, block, (count, error.blocks.max() + 1))
+            drawn_runs += np.where(error.blocks >= 0, shared[:, error.blocks], 0.0)
+        moved = drawn_runs @ weights.T
         asked = np.zeros((count, len(weights)))
         for y in scores:
             contrast = weights @ y
@@ -50,6 +54,20 @@ def two_way_bootstrap(
             asked += share * np.sqrt(number / max(number - 1, 1)) * (drawn @ contrast.T)
         result[start : start + count] = parts.estimate + moved * run_part + asked * question_part
     return result
+
+
+def _pools(means: np.ndarray, error: ErrorModel) -> list[tuple[np.ndarray, np.ndarray]]:
+    """Per group what its runs are drawn from, residuals scaled to their variance, and the places of its runs."""
+    residual, spread = error.residual @ means, run_variances(means, error).value
+    pools = []
+    for group in range(error.groups + 1):
+        where = np.flatnonzero(error.group == group)
+        pool = residual[where] if group < error.groups else residual[np.abs(np.diag(error.residual)) > 1e-12]
+        pool = pool - pool.mean() if len(pool) else pool
+        size = float((pool**2).mean()) if len(pool) else 0.0
+        if len(where):
+            pools.append((pool * np.sqrt(spread[group] / size) if size > 0 else np.zeros(1), where))
+    return pools
 
 
 def _scales(parts: TwoWay) -> tuple[np.ndarray, np.ndarray]:

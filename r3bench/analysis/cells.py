@@ -7,10 +7,11 @@ from typing import Any
 import numpy as np
 
 from r3bench.analysis.distributions import holm, t_two_sided
-from r3bench.analysis.effects import Interval, interval
+from r3bench.analysis.effects import Interval, interval, number
 from r3bench.analysis.prepare import Prepared, benchmark_sets, prepare
 from r3bench.analysis.results import Results
 from r3bench.analysis.shares import share_interval
+from r3bench.analysis.spread import seed_sds
 from r3bench.analysis.twoway import two_way
 
 BASE_LABEL = "untrained model"
@@ -23,6 +24,7 @@ class Estimate:
     value: float
     like_these: Interval  # two-way: seeds and questions
     these: Interval  # on exactly these questions: seeds only
+    models: Interval  # on questions like these, of exactly these models: questions only; where seeds can't be judged
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,8 @@ class CellRow:
     diverged: int
     missing: tuple[str, ...]  # ids of runs without a score here: given up, or without answers
     accuracy: Estimate | None  # None where no run was measured
+    seed_sd: float | None  # standard deviation over the runs of their mean accuracy; None for fewer than two
+    run_means: tuple[float, ...]  # mean accuracy of each analysed run
     gain_base: Estimate | None  # over the untrained model
     gain_off: Estimate | None  # over the cell with every factor at its reference
     best: bool  # better than every other cell, Holm-adjusted two-way p below 1 - confidence
@@ -55,14 +59,14 @@ class CellRow:
             "benchmark": self.benchmark, "cell": self.label, "levels": dict(self.levels), "base_model": self.base,
             "runs": list(self.runs), "seeds": list(self.seeds), "diverged": self.diverged,
             "missing": list(self.missing),
-            "best": self.best, "tokens": self.tokens, "truncated": self.truncated,
+            "seed_sd": self.seed_sd, "run_means": list(self.run_means), "best": self.best, "tokens": self.tokens, "truncated": self.truncated,
             "generated_tokens": self.generated_tokens, "train_seconds": self.train_seconds,
             "weights_changed": self.weights_changed,
             "acted": {k: list(v) for k, v in self.acted.items()}, "summary": dict(self.summary),
         }  # fmt: skip
         for key, estimate in (("accuracy", self.accuracy), ("gain_base", self.gain_base), ("gain_off", self.gain_off)):
             flat[key] = estimate.value if estimate else None
-            for suffix, part in (("", "like_these"), ("_these_questions", "these")):
+            for suffix, part in (("", "like_these"), ("_these_questions", "these"), ("_these_models", "models")):
                 found = getattr(estimate, part) if estimate else None
                 for name in ("se", "df", "low", "high"):
                     flat[f"{key}_{name}{suffix}"] = getattr(found, name) if found else None
@@ -82,7 +86,16 @@ class BestCell:
     candidates: int  # cells compared with all off
 
 
-_Found = tuple[Estimate | None, Estimate | None, Estimate | None, bool]  # accuracy, gain_base, gain_off, best
+@dataclass
+class _Found:
+    """What `_estimates` finds of a cell; see `CellRow`."""
+
+    accuracy: Estimate | None = None
+    gain_base: Estimate | None = None
+    gain_off: Estimate | None = None
+    best: bool = False
+    seed_sd: float | None = None
+    run_means: tuple[float, ...] = ()
 
 
 def cell_rows(results: Results, failed_score: str | None = None) -> list[CellRow]:
@@ -93,7 +106,7 @@ def cell_rows(results: Results, failed_score: str | None = None) -> list[CellRow
         found = _estimates(results, data) if data else {}
         order = [-1] if any(r.base for r in results.runs) else []
         for index in [*order, *range(len(results.cells))]:
-            rows.append(_row(results, name, members, index, found.get(index, (None, None, None, False))))
+            rows.append(_row(results, name, members, index, found.get(index, _Found())))
     return rows
 
 
@@ -121,10 +134,12 @@ def _row(results: Results, name: str, members: tuple[str, ...], index: int, foun
         seeds=tuple(sorted(r.seed for r in runs)),
         diverged=sum(r.outcome == "diverged" for r in runs),
         missing=tuple(missing),
-        accuracy=found[0],
-        gain_base=found[1],
-        gain_off=found[2],
-        best=found[3],
+        accuracy=found.accuracy,
+        seed_sd=found.seed_sd,
+        run_means=found.run_means,
+        gain_base=found.gain_base,
+        gain_off=found.gain_off,
+        best=found.best,
         tokens=tokens,
         truncated=truncated,
         generated_tokens=float(np.mean([t.generated_tokens for t in trained])) if trained else None,
@@ -172,7 +187,7 @@ def _lengths(results: Results, members: tuple[str, ...], where: np.ndarray) -> t
 
 
 def _estimates(results: Results, data: Prepared) -> dict[int, _Found]:
-    """cell index (-1: untrained model) -> accuracy, gain over untrained, gain over all off, best."""
+    """cell index (-1: untrained model) -> accuracy, gains and scatter."""
     confidence = results.declared.confidence
     average = data.cell_weights()
     base = data.base_weights()
@@ -182,26 +197,29 @@ def _estimates(results: Results, data: Prepared) -> dict[int, _Found]:
     weights, slots = [], []
     for index, i in place.items():
         weights.append(average[i])
-        slots.append((index, 0))
+        slots.append((index, "accuracy"))
         if base is not None:
             weights.append(average[i] - base)
-            slots.append((index, 1))
+            slots.append((index, "gain_base"))
         if off is not None and i != off:
             weights.append(average[i] - average[off])
-            slots.append((index, 2))
+            slots.append((index, "gain_off"))
     if base is not None:
         weights.append(base)
-        slots.append((-1, 0))
+        slots.append((-1, "accuracy"))
     members = benchmark_sets(results)[data.benchmark]
-    shares = np.array([slot == 0 for _, slot in slots])
+    shares = np.array([slot == "accuracy" for _, slot in slots])
     estimates = _with_intervals(data, np.stack(weights), confidence, shares, _answers(results, data, members))
-    found: dict[int, list[Any]] = {index: [None, None, None, False] for index, _ in slots}
+    found = {index: _Found() for index, _ in slots}
     for (index, slot), estimate in zip(slots, estimates, strict=True):
-        found[index][slot] = estimate
+        setattr(found[index], slot, estimate)
     winner = _resolved_best(data, average, 1 - confidence)
+    means, sds = sum(y.mean(axis=1) for y in data.scores) / len(data.scores), seed_sds(data)
     for index, i in place.items():
-        found[index][3] = i == winner
-    return {index: (values[0], values[1], values[2], values[3]) for index, values in found.items()}
+        found[index].best = i == winner
+        found[index].seed_sd = number(sds[i])
+        found[index].run_means = tuple(means[data.cell_of == i].tolist())
+    return found
 
 
 def best_cells(results: Results, failed_score: str | None = None) -> list[BestCell]:
@@ -239,18 +257,21 @@ def _with_intervals(
 ) -> list[Estimate]:
     """Estimates of contrasts (E, R); those in `shares` (E,) are accuracies, the others differences. `answers`: (R,)."""
     parts = two_way(data.scores, weights, data.error, data.untrained)
-    untrained_only = (np.abs(weights[:, np.isnan(data.untrained)]) < 1e-15).all(axis=1)
-    # no training noise in it, so the questions' degrees of freedom are all there is
-    df = np.where(untrained_only, parts.df_question, parts.df)
-    df_these = np.where(untrained_only, parts.df_question, parts.df_run)
-    like_these = interval(parts.estimate, parts.total, df, confidence)
-    these = interval(parts.estimate, parts.run, df_these, confidence)
+    nothing = Interval(None, None, None, None, None)
+    like_these = interval(parts.estimate, parts.total, parts.df, confidence)
+    these = interval(parts.estimate, parts.run, parts.df_run, confidence)
+    models = [nothing] * len(weights)
+    if data.error.source == "none":
+        models = interval(parts.estimate, parts.question, parts.df_question, confidence)
     questions = len(data.scores) ** 2 / sum(1 / y.shape[1] for y in data.scores)
     for i in np.flatnonzero(shares):
         value, count = float(parts.estimate[i]), float(answers[np.abs(weights[i]) > 1e-15].sum())
-        like_these[i] = share_interval(value, float(parts.total[i]), float(df[i]), confidence, questions)
-        these[i] = share_interval(value, float(parts.run[i]), float(df_these[i]), confidence, count)
-    return [Estimate(float(v), a, b) for v, a, b in zip(parts.estimate, like_these, these, strict=True)]
+        asked = (confidence, questions, questions)
+        like_these[i] = share_interval(value, float(parts.total[i]), float(parts.df[i]), *asked)
+        these[i] = share_interval(value, float(parts.run[i]), float(parts.df_run[i]), confidence, count)
+        if data.error.source == "none" and like_these[i].se is None:
+            models[i] = share_interval(value, float(parts.question[i]), float(parts.df_question[i]), *asked)
+    return [Estimate(float(v), *three) for v, *three in zip(parts.estimate, like_these, these, models, strict=True)]
 
 
 def _resolved_best(data: Prepared, average: np.ndarray, alpha: float) -> int | None:

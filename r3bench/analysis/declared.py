@@ -8,6 +8,7 @@ from typing import Any
 from r3bench.errors import ConfigError, nearest
 
 FAILED_SCORES = ("base", "zero", "drop")
+VARIANCES = ("per_cell", "pooled")
 
 
 @dataclass(frozen=True)
@@ -19,6 +20,8 @@ class Declared:
     margin: float = 0.01  # equivalence margin in accuracy; an effect shown to be inside it is called negligible
     failed_score: str = "base"  # a run that diverged scores as 'base' (untrained model), 'zero', or 'drop'
     confidence: float = 0.95  # level of every interval
+    variance: str = "per_cell"  # noise between runs: each cell's own, or 'pooled' over cells that are known to be alike
+    blocks: str | None = None  # 'seed': runs that share a seed (same order of data) are compared with each other
     question: str | None = None  # what the study asks, in the author's words
 
     def __post_init__(self) -> None:
@@ -28,6 +31,10 @@ class Declared:
             raise ValueError(f"confidence: got {self.confidence}, expected a number in [0.5, 1), such as 0.95")
         if self.failed_score not in FAILED_SCORES:
             raise ValueError(f"failed_score: got '{self.failed_score}', expected {', '.join(FAILED_SCORES)}")
+        if self.variance not in VARIANCES:
+            raise ValueError(f"variance: got '{self.variance}', expected {' or '.join(VARIANCES)}")
+        if self.blocks not in (None, "seed"):
+            raise ValueError(f"blocks: got '{self.blocks}', expected seed, or null for none")
 
 
 def declared_from(

@@ -7,10 +7,12 @@ from typing import Any
 import numpy as np
 
 from r3bench.analysis.bootstrap import two_way_bootstrap
-from r3bench.analysis.distributions import LARGEST_DF, benjamini_hochberg, holm, t_quantile, t_two_sided, t_upper
+from r3bench.analysis.distributions import LARGEST_DF, holm, t_quantile, t_two_sided, t_upper
+from r3bench.analysis.families import RESTATES, families, first_alike
 from r3bench.analysis.lattice import Contrast, contrasts
 from r3bench.analysis.prepare import MACRO, Prepared, benchmark_sets, observed_factors, prepare
 from r3bench.analysis.results import Results
+from r3bench.analysis.spread import spread_notes
 from r3bench.analysis.twoway import TwoWay, two_way
 from r3bench.errors import ConfigError, nearest
 
@@ -31,22 +33,26 @@ class Effect:
     """One effect on one benchmark, in accuracy (0-1)."""
 
     benchmark: str
-    kind: str  # main, interaction, shapley, leave_one_out, add_one
+    kind: str  # main, interaction, shapley, leave_one_out, add_one, additivity
     term: str  # 'replay', 'ranking=random', or 'replay:ranking' for an interaction
     parts: tuple[str, ...]  # of the term: one, or the two of an interaction
     factors: tuple[str, ...]  # of the parts
     estimate: float
     like_these: Interval  # questions are a sample too: two-way standard error; the headline
     these: Interval  # on exactly these questions: seeds are the only noise
+    models: Interval  # on questions like these, of exactly these models: questions are the only noise; one seed a cell
     boot_low: float | None  # two-way bootstrap percentiles
     boot_high: float | None
-    family: str  # 'primary' (Holm) or 'secondary' (Benjamini-Hochberg)
-    p_adjusted: float | None
+    family: str  # tested together, by Holm (see `families`); a restatement of another effect is in none
+    same_as: str | None  # kind of an effect with the very same contrast that stands before it
+    p_adjusted: float | None  # None in no family
     equivalence_p: float | None  # p of |effect| >= margin (two one-sided tests, the larger)
     assumes: str | None  # what stands in for cells that were not run
 
     def verdict(self, alpha: float = 0.05) -> str:
-        """'up', 'down', 'negligible' (shown to be inside the margin) or 'unresolved'."""
+        """'up', 'down', 'negligible' (shown to be inside the margin) or 'unresolved'; '' for a restatement."""
+        if self.family == RESTATES:
+            return ""
         if self.p_adjusted is not None and self.p_adjusted < alpha:
             return "up" if self.estimate > 0 else "down"
         if self.equivalence_p is not None and self.equivalence_p < alpha:
@@ -59,7 +65,9 @@ class Effect:
             "benchmark": self.benchmark, "term": self.term, "kind": self.kind, "estimate": self.estimate,
             "se": self.like_these.se, "df": self.like_these.df, "low": self.like_these.low,
             "high": self.like_these.high, "p": self.like_these.p, "p_adjusted": self.p_adjusted,
-            "family": self.family, "equivalence_p": self.equivalence_p,
+            "family": self.family, "same_as": self.same_as,
+            "low_these_models": self.models.low, "high_these_models": self.models.high, "p_these_models": self.models.p,
+            "equivalence_p": self.equivalence_p,
             "se_these_questions": self.these.se, "df_these_questions": self.these.df,
             "low_these_questions": self.these.low, "high_these_questions": self.these.high,
             "p_these_questions": self.these.p, "bootstrap_low": self.boot_low, "bootstrap_high": self.boot_high,
@@ -122,20 +130,27 @@ def effects(
         if data is None:
             continue
         wanted, found = contrasts(observed_factors(results, data.cells), data.cells, data.runs_per_cell.tolist())
-        notes += [*data.notes, *found, *_design_notes(data)]
+        notes += [*data.notes, *found, *_design_notes(data, results)]
         if wanted:
             rows += [(data, c, v) for c, v in zip(wanted, _estimates(data, wanted, results, draws, seed), strict=True)]
-    families = [_primary(results, data, contrast) for data, contrast, _ in rows]
+    headline = next(iter(benchmark_sets(results)))
+    declared = results.declared.primary or tuple(results.factors)
+    shown = [(data.benchmark, contrast) for data, contrast, _ in rows]
+    family = families(shown, headline, declared)
+    alike = first_alike(shown, family)
     p = np.array([np.nan if v["like_these"].p is None else v["like_these"].p for *_, v in rows], float)
-    primary = np.array(families, bool)
-    adjusted = np.where(primary, holm(np.where(primary, p, np.nan)), benjamini_hochberg(np.where(primary, np.nan, p)))
+    adjusted = np.full(len(rows), np.nan)
+    for name in dict.fromkeys(family):
+        if name != RESTATES:
+            member = np.array([f == name for f in family])
+            adjusted[member] = holm(p[member])
     return [
         Effect(
             benchmark=data.benchmark, kind=contrast.kind, term=contrast.term, parts=contrast.parts,
-            factors=contrast.factors, assumes=contrast.assumes, family="primary" if first else "secondary",
-            p_adjusted=number(q), **values,
+            factors=contrast.factors, assumes=contrast.assumes, family=name, same_as=same, p_adjusted=number(q),
+            **values,
         )
-        for (data, contrast, values), first, q in zip(rows, families, adjusted, strict=True)
+        for (data, contrast, values), name, same, q in zip(rows, family, alike, adjusted, strict=True)
     ], list(dict.fromkeys(notes))  # fmt: skip
 
 
@@ -147,12 +162,14 @@ def _estimates(
     confidence, margin = results.declared.confidence, results.declared.margin
     like_these = interval(parts.estimate, parts.total, parts.df, confidence)
     these = interval(parts.estimate, parts.run, parts.df_run, confidence)
+    models = interval(parts.estimate, parts.question, parts.df_question, confidence)
+    nothing = Interval(None, None, None, None, None)
     inside = equivalence(parts.estimate, parts.total, parts.df, margin)
     low, high = boot_interval(data, weights, parts, confidence=confidence, draws=draws, seed=seed)
     return [
         {
             "estimate": float(parts.estimate[i]), "like_these": like_these[i], "these": these[i],
-            "boot_low": number(low[i]), "boot_high": number(high[i]), "equivalence_p": number(inside[i]),
+            "models": models[i] if data.error.source == "none" else nothing, "boot_low": number(low[i]), "boot_high": number(high[i]), "equivalence_p": number(inside[i]),
         }
         for i in range(len(wanted))
     ]  # fmt: skip
@@ -183,14 +200,7 @@ def check_primary(results: Results) -> None:
             raise ConfigError(f"analysis.primary: no factor '{factor}' in this study{nearest(factor, results.factors)}")
 
 
-def _primary(results: Results, data: Prepared, contrast: Contrast) -> bool:
-    """Main effects of the declared factors, on the macro average or, without one, on the only benchmark."""
-    declared = results.declared.primary or tuple(results.factors)
-    headline = data.benchmark == next(iter(benchmark_sets(results)))
-    return headline and contrast.kind == "main" and contrast.factors[0] in declared
-
-
-def _design_notes(data: Prepared) -> list[str]:
+def _design_notes(data: Prepared, results: Results) -> list[str]:
     trained = np.isnan(data.untrained)
     if trained.sum() > 1 and all(np.ptp(scores[trained], axis=0).max() == 0 for scores in data.scores):
         return [f"{data.benchmark}: every trained run has the same number of right answers to every question: what was "
@@ -198,11 +208,12 @@ def _design_notes(data: Prepared) -> list[str]:
                 "updates too small or too few?"]  # fmt: skip
     if data.error.source == "none":
         return ["one run per cell and no interaction of three or more factors to pool: noise between runs can't be "
-                "estimated, so effects have no interval; add seeds"]  # fmt: skip
+                "estimated; intervals are about these models, not about their recipes: with other seeds the models "
+                "would be others; add seeds"]  # fmt: skip
     if data.error.source == "interactions":
         return [f"noise between runs is taken from pooled interactions of three or more factors ({data.error.df} df), "
                 "which counts any true one as noise"]  # fmt: skip
-    return []
+    return spread_notes(data, results)
 
 
 __all__ = ["MACRO", "Effect", "Interval", "boot_interval", "effects", "equivalence", "interval", "number"]

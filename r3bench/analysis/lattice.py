@@ -7,6 +7,8 @@ interaction     (11 - 10) - (01 - 00), averaged over the factors not named; a ch
 shapley         average gain of adding the level over all orders in which factors can be added (Shapley 1953)
 leave_one_out   all on, minus all on but this one: what it is worth given the others
 add_one         only this one on, minus all off: what it is worth alone
+additivity      several on, minus all off, minus what each of them adds alone (or the same from all on): where a design
+                has the cells for it but not for single interactions, the test of what its main effects assume
 
 Cells that were not run are filled in only by a model that the label names, and only where the design can tell the
 effect from the others; otherwise the effect is left out and a note says so.
@@ -21,9 +23,9 @@ from typing import Literal
 import numpy as np
 
 from r3bench.analysis.results import term_name
-from r3bench.analysis.twoway import ErrorModel, projector
+from r3bench.analysis.noise import ErrorModel, projector
 
-Kind = Literal["main", "interaction", "shapley", "leave_one_out", "add_one"]
+Kind = Literal["main", "interaction", "shapley", "leave_one_out", "add_one", "additivity"]
 Cell = tuple[str, ...]
 Factors = Mapping[str, Sequence[str]]
 _Wanted = tuple[Kind, tuple[str, ...], tuple[str, ...], dict[Cell, float]]  # kind, parts, factors, full weights
@@ -79,6 +81,8 @@ def contrasts(factors: Factors, cells: Sequence[Cell], runs: Sequence[int]) -> t
             lost.setdefault(kind, []).append(":".join(parts))
         else:
             found.append(Contrast(kind, parts, about, *solved))
+    if any(c.kind == "main" and c.assumes == MODELS[1] for c in found):
+        found += _departures(factors, names, cells)
     for what, terms in lost.items():
         notes.append(f"not estimable from the cells that were run: {what.replace('_', ' ')} of {', '.join(terms)}")
     return found, notes
@@ -131,6 +135,29 @@ def _paths(factors: Factors, names: Sequence[str]) -> list[_Wanted]:
     return sorted(result, key=lambda r: kinds.index(r[0]))
 
 
+def _departures(factors: Factors, names: Sequence[str], cells: Sequence[Cell]) -> list[Contrast]:
+    """Additivity of every observed cell that differs in several factors from a centre, all off or all on."""
+    position, place = {f: i for i, f in enumerate(factors)}, {cell: i for i, cell in enumerate(cells)}
+    off = tuple(levels[0] for levels in factors.values())
+    on = tuple(levels[1] if len(levels) > 1 else levels[0] for levels in factors.values())
+    found: list[Contrast] = []
+    for centre in (off, on):
+        for cell in cells:
+            moved = [f for f in names if cell[position[f]] != centre[position[f]]]
+            steps = [tuple(cell[i] if f == g else centre[i] for g, i in position.items()) for f in moved]
+            if len(moved) < 2 or any(c not in place for c in (centre, *steps)):
+                continue
+            weights = np.zeros(len(cells))
+            weights[place[cell]], weights[place[centre]] = 1.0, len(moved) - 1.0
+            weights[[place[c] for c in steps]] = -1.0
+            if any(np.allclose(np.abs(weights), np.abs(c.weights)) for c in found):
+                continue
+            parts = tuple(term_name(f, max(cell, centre, key=lambda c, p=position[f]: c[p] != off[p])[position[f]],
+                                    factors[f]) for f in moved)  # fmt: skip
+            found.append(Contrast("additivity", parts, tuple(moved), weights))
+    return found
+
+
 def _solve(
     wanted: Mapping[Cell, float], kind: Kind, *, factors: Factors, cells: Sequence[Cell], runs: Sequence[int]
 ) -> tuple[np.ndarray, str | None] | None:  # fmt: skip
@@ -168,31 +195,52 @@ def model_matrix(factors: Factors, cells: Sequence[Cell], order: int) -> np.ndar
     return np.stack(columns, axis=1)
 
 
-def error_model(factors: Factors, cells: Sequence[Cell], cell_of: np.ndarray) -> ErrorModel:
+def error_model(
+    factors: Factors, cells: Sequence[Cell], cell_of: np.ndarray, *, pooled: bool = False,
+    seeds: Sequence[int] | None = None,
+) -> ErrorModel:  # fmt: skip
     """Noise between runs: seeds within a cell or, with one seed per cell, pooled high-order interactions.
 
     Args:
         factors: factor -> levels.
         cells: C level combinations.
         cell_of: (R,) cell of each run; -1 for a row that is no trained run (it gets no residual).
+        pooled: one variance for all cells, as declared; otherwise each cell of two or more runs has its own.
+        seeds: (R,) seed of each run, if runs that share one are a block.
 
     Returns:
         Pure error where it has 5 or more degrees of freedom; otherwise whichever of pure error and the residual of the
-        main-plus-two-way model has more.
+        main-plus-two-way model has more (its variance is always pooled). Blocks are left out where they leave nothing.
     """
-    count = len(cell_of)
-    outside = np.flatnonzero(cell_of < 0)
+    count, trained = len(cell_of), cell_of >= 0
+    outside = np.flatnonzero(~trained)
     fixed = np.zeros((count, len(outside)))
     fixed[outside, np.arange(len(outside))] = 1.0
     member = (cell_of[:, None] == np.arange(len(cells))).astype(float)
-    residual, df = projector(np.hstack([member[:, member.any(axis=0)], fixed]))
-    source = "seeds"
+    design = np.hstack([member[:, member.any(axis=0)], fixed])
+    residual, df = projector(design)
+    group, groups = np.where(trained, 0, -1), 1
     if df < 5:
         model = member @ model_matrix(factors, cells, 2)
-        pooled, more = projector(np.hstack([model, fixed]))
+        high, more = projector(np.hstack([model, fixed]))
         if more > df:
-            residual, df, source = pooled, more, "interactions"
-    return ErrorModel(residual, df, source if df > 0 else "none")
+            return ErrorModel(high, more, "interactions", group, groups)
+    runs = member.sum(axis=0)
+    if not pooled and df > 0:
+        own = np.flatnonzero(runs > 1)
+        groups = len(own)
+        group = np.where(trained, groups, -1)
+        for number, cell in enumerate(own):
+            group[cell_of == cell] = number
+    alone = ErrorModel(residual, df, "seeds" if df > 0 else "none", group, groups)
+    if seeds is None or df <= 0:
+        return alone
+    names = sorted({seeds[i] for i in np.flatnonzero(trained)})
+    block = np.array([names.index(seeds[i]) if trained[i] else -1 for i in range(count)])
+    blocked, left = projector(np.hstack([design, (block[:, None] == np.arange(len(names))).astype(float)]))
+    if left < 1 or left == df:
+        return alone
+    return ErrorModel(blocked, left, "seeds", group, groups, block, alone)
 
 
 def _size(factors: Factors) -> int:

@@ -7,7 +7,7 @@ import numpy as np
 
 from r3bench.analysis.lattice import Cell, error_model
 from r3bench.analysis.results import Results, Scores
-from r3bench.analysis.twoway import ErrorModel
+from r3bench.analysis.noise import ErrorModel
 from r3bench.errors import ConfigError, nearest
 
 MACRO = "macro"  # name of the macro average in tables and JSON
@@ -101,7 +101,10 @@ def prepare(
         cells=cells,
         cell_of=cell_of,
         untrained=_sampling_variance(scores, rows, base),
-        error=error_model(observed_factors(results, cells), cells, cell_of),
+        error=error_model(
+            observed_factors(results, cells), cells, cell_of, pooled=results.declared.variance == "pooled",
+            seeds=[results.runs[i].seed for i in rows] if results.declared.blocks else None,
+        ),
         notes=tuple(notes),
     )
 

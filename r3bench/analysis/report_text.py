@@ -7,6 +7,7 @@ import numpy as np
 
 from r3bench.analysis.cells import CellRow
 from r3bench.analysis.effects import Effect
+from r3bench.analysis.families import INTERACTIONS, OTHER, PRIMARY
 from r3bench.analysis.frame import points
 from r3bench.analysis.power import VarianceAssumptions, detectable_effects
 from r3bench.analysis.prepare import benchmark_sets, observed_factors, prepare
@@ -60,7 +61,7 @@ def answer_text(results: Results, top: Sequence[Effect], cells: Sequence[CellRow
     """The answer in one paragraph, made from the numbers."""
     where = "the macro average" if len(results.benchmarks) > 1 else next(iter(results.benchmarks))
     sentences = []
-    for effect in (e for e in top if e.kind == "main"):
+    for effect in (e for e in top if e.family in (PRIMARY, OTHER)):
         part = effect.like_these
         size = f"{points(effect.estimate, True)} points"
         if part.low is not None and part.high is not None:
@@ -72,7 +73,7 @@ def answer_text(results: Results, top: Sequence[Effect], cells: Sequence[CellRow
             "unresolved": f"the effect of {effect.term} is not resolved: {size}",
         }[effect.verdict(1 - results.declared.confidence)]
         sentences.append(say)
-    clear = [e for e in top if e.kind == "interaction" and e.verdict() in ("up", "down")]
+    clear = [e for e in top if e.family == INTERACTIONS and e.verdict(1 - results.declared.confidence) in ("up", "down")]
     if clear:
         sentences.append("effects depend on each other: " + ", ".join(
             f"{e.term} {points(e.estimate, True)}" for e in clear))  # fmt: skip

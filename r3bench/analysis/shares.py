@@ -7,7 +7,13 @@ from r3bench.analysis.distributions import t_quantile
 from r3bench.analysis.effects import Interval
 
 
-def share_interval(value: float, variance: float, df: float, confidence: float, units: float) -> Interval:
+WORTH = 5.5  # answers, at most, that a question is worth where hardly any question is solved, or hardly any missed
+ENOUGH = 6.0  # questions solved (or missed), above which their variance can be trusted
+
+
+def share_interval(
+    value: float, variance: float, df: float, confidence: float, units: float, questions: float | None = None
+) -> Interval:
     """The exact binomial interval of as many independent answers as the variance amounts to.
 
     Near 0 or 1 a share's estimate and its standard error err together (few questions solved by luck: both too small),
@@ -15,12 +21,17 @@ def share_interval(value: float, variance: float, df: float, confidence: float, 
     interval of Clopper and Pearson (1934) with the effective sample size of Korn and Graubard (1998): value (1 - value)
     / variance, times the squared ratio of the normal quantile to Student's.
 
+    On questions like these that isn't enough where the mean rests on a few solved questions, since the variance over
+    questions is then known from those alone (84 % at 3 % accuracy on 30 questions with 10 seeds). There the size is at
+    most `WORTH` answers a question; from about `ENOUGH` solved questions on the limit is of no account.
+
     Args:
         value: the share.
         variance: of its estimate, clustered.
         df: degrees of freedom of the variance.
         confidence: level.
         units: answers, or questions, that could have come out otherwise: the size where the variance is zero.
+        questions: how many, if they are a sample of questions like these.
 
     Returns:
         The interval, with the plain standard error; nothing where df < 1 or the variance isn't known.
@@ -30,6 +41,8 @@ def share_interval(value: float, variance: float, df: float, confidence: float, 
     tail = (1 - confidence) / 2
     size = value * (1 - value) / variance if variance > 1e-24 and 0 < value < 1 else units
     size *= (special.ndtri(1 - tail) / float(t_quantile(1 - tail, df))) ** 2
+    if questions is not None:
+        size = min(size, WORTH * questions * (1 + (questions * min(value, 1 - value) / ENOUGH) ** 4))
     right, wrong = value * size, (1 - value) * size
     low = float(special.betaincinv(right, wrong + 1, tail)) if value > 0 else 0.0
     high = float(special.betaincinv(right + 1, wrong, 1 - tail)) if value < 1 else 1.0

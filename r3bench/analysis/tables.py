@@ -6,6 +6,7 @@ from pathlib import Path
 
 from r3bench.analysis.cells import CellRow, Estimate, best_cells, cell_rows
 from r3bench.analysis.effects import Effect, effects
+from r3bench.analysis.families import OTHER, PRIMARY
 from r3bench.analysis.frame import Column, Entry, Table, count, decimal, points, with_interval
 from r3bench.analysis.layouts import paper_table
 from r3bench.analysis.longtable import write_long_table
@@ -16,6 +17,11 @@ from r3bench.analysis.study import load_study
 from r3bench.files import write_text
 
 LIKE_THESE = "on questions like these (two-way: seeds and questions)"
+MODELS_MARK = " ~"  # of an interval without noise between runs
+MODELS_NOTE = (
+    "~ interval over questions of exactly these models; it says nothing about other seeds of the same recipes, "
+    "for which a cell needs more than one"
+)
 
 
 def render_tables(study: Path | Results, format: str = "markdown", layout: str | None = None) -> str:
@@ -68,7 +74,7 @@ def study_tables(
             tables.append(by_benchmark_table(results, found))
     if results.diverged and results.declared.failed_score != "drop":
         dropped, said = effects(results, failed_score="drop", draws=0)
-        first = [e for e in dropped if e.benchmark == names[0] and e.kind == "main"]
+        first = [e for e in dropped if e.benchmark == names[0] and e.family in (PRIMARY, OTHER)]
         if first:
             tables.append(
                 effect_table(results, first, said, "Sensitivity: main effects without the runs that diverged")
@@ -79,7 +85,7 @@ def study_tables(
 def cell_table(results: Results, benchmark: str, rows: Sequence[CellRow]) -> Table:
     """One row per cell of one benchmark, in points."""
     columns = [
-        Column("cell", "left"), Column("runs"), Column("accuracy"), Column("gain over untrained"),
+        Column("cell", "left"), Column("runs"), Column("accuracy"), Column("SD of seeds"), Column("gain over untrained"),
         Column(f"gain over {results.reference}"), Column("tokens/answer"), Column("truncated"),
         Column("generated tokens"), Column("train s"), Column("weights changed"),
         Column("acted", "left"), Column("outcome", "left"),
@@ -91,6 +97,7 @@ def cell_table(results: Results, benchmark: str, rows: Sequence[CellRow]) -> Tab
                 Entry(row.label),
                 Entry("-" if row.base else str(len(row.runs))),
                 Entry(_estimate(row.accuracy), strong=row.best),
+                Entry("-" if row.seed_sd is None else points(row.seed_sd)),
                 Entry(_estimate(row.gain_base, True)),
                 Entry(_estimate(row.gain_off, True)),
                 Entry(decimal(row.tokens)),
@@ -116,7 +123,11 @@ def cell_table(results: Results, benchmark: str, rows: Sequence[CellRow]) -> Tab
 
 
 def _estimate(estimate: Estimate | None, signed: bool = False) -> str:
-    return with_interval(estimate.value, estimate.like_these, signed) if estimate else "-"
+    if estimate is None:
+        return "-"
+    if estimate.like_these.low is None and estimate.models.low is not None:
+        return with_interval(estimate.value, estimate.models, signed) + MODELS_MARK
+    return with_interval(estimate.value, estimate.like_these, signed)
 
 
 def acted_text(row: CellRow) -> str:
@@ -181,6 +192,8 @@ def _cell_notes(results: Results, benchmark: str, rows: Sequence[CellRow]) -> li
         notes.append("no cell is marked best: none is shown to beat every other one (Holm-adjusted)")
     if any(r.accuracy and r.accuracy.like_these.se is None for r in rows):
         notes.append("no interval where noise between runs can't be estimated: add seeds")
+    if any(r.accuracy and r.accuracy.like_these.se is None and r.accuracy.models.low is not None for r in rows):
+        notes[-1:] = [MODELS_NOTE]
     silent = sorted({c for r in rows for c, (did, on) in r.acted.items() if on and not did})
     notes += [f"{c} was on and never acted in some cell: that row says nothing about it" for c in silent]
     notes += results.still
@@ -221,29 +234,41 @@ def effect_table(results: Results, found: Sequence[Effect], notes: Sequence[str]
         [
             Entry(e.term),
             Entry(e.kind.replace("_", " ") + (" *" if e.assumes else "")),
-            Entry(with_interval(e.estimate, e.like_these, True)),
+            Entry(_effect(e)),
             Entry(with_interval(e.estimate, e.these, True)),
             Entry("-" if e.like_these.se is None else f"{100 * e.like_these.se:.2f}"),
             Entry(decimal(e.like_these.df, 0)),
             Entry(p_text(e.like_these.p)),
             Entry(p_text(e.p_adjusted)),
-            Entry(e.verdict(1 - results.declared.confidence)),
+            Entry(e.verdict(1 - results.declared.confidence) or "-"),
         ]
         for e in found
+        if e.same_as is None
     ]
     about = [
-        "p adjusted: Holm over main effects of the primary family, Benjamini-Hochberg over the rest; "
-        f"'negligible' means shown to be within +-{points(results.declared.margin)} points"
+        "p adjusted: by Holm, over the effects that test a factor and over interactions apart; '-': restates another "
+        f"effect and is no test of its own; 'negligible' means shown to be within +-{points(results.declared.margin)} "
+        "points"
     ]
+    if len(body) < len(found):
+        about.append("effects that come out as the same contrast are in one row, under the first of their names")
+    if any(e.like_these.low is None and e.models.low is not None for e in found):
+        about.append(MODELS_NOTE)
     about += [f"* assumes {a}" for a in sorted({e.assumes for e in found if e.assumes})]
     shown = title or f"{results.name}: effects, {'macro average' if name == MACRO else name}"
     return Table(shown, columns, body, [*about, *results.still, *notes], "sensitivity" if title else "effects")
 
 
+def _effect(effect: Effect) -> str:
+    if effect.like_these.low is None and effect.models.low is not None:
+        return with_interval(effect.estimate, effect.models, True) + MODELS_MARK
+    return with_interval(effect.estimate, effect.like_these, True)
+
+
 def by_benchmark_table(results: Results, found: Sequence[Effect]) -> Table:
     """Main effects on every benchmark side by side; strong where the adjusted p resolves them."""
     names = list(dict.fromkeys(e.benchmark for e in found))
-    main = {(e.term, e.benchmark): e for e in found if e.kind == "main"}
+    main = {(e.term, e.benchmark): e for e in found if e.family in (PRIMARY, OTHER)}
     body = []
     for term in dict.fromkeys(term for term, _ in main):
         row = [Entry(term)]
@@ -253,7 +278,7 @@ def by_benchmark_table(results: Results, found: Sequence[Effect]) -> Table:
                 row.append(Entry("-"))
                 continue
             clear = effect.verdict(1 - results.declared.confidence) in ("up", "down")
-            row.append(Entry(with_interval(effect.estimate, effect.like_these, True), effect.estimate, clear))
+            row.append(Entry(_effect(effect), effect.estimate, clear))
         body.append(row)
     columns = [Column("main effect", "left"), *(Column("macro average" if n == MACRO else n) for n in names)]
     notes = [f"points, intervals {LIKE_THESE}; bold: adjusted p below {1 - results.declared.confidence:.2g}; every "

@@ -8,68 +8,78 @@ on questions like these the questions are a sample too: run variance + question 
 
 The subtraction is that of Cameron, Gelbach and Miller (2011) and of Owen and Eckles (2012): the run-by-question noise
 sits in both one-way variances. The sum is floored at the larger of the two, so a noisy subtraction can't shrink it.
+Runs have the variance of their own cell (`noise`), and the degrees of freedom follow from the parts (`freedom`).
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
+from scipy import special
 
 from r3bench.analysis.distributions import t_quantile
+from r3bench.analysis.freedom import satterthwaite
+from r3bench.analysis.noise import ErrorModel, GroupVariances, block_variance, group_variances
 
 ROUNDING = 1e-12  # accuracies are counts over at most some thousand answers: anything smaller is no difference
-
-
-@dataclass(frozen=True)
-class ErrorModel:
-    """What counts as noise between runs."""
-
-    residual: np.ndarray  # (R, R) projector; residual @ y keeps only the noise part of run values y
-    df: int  # its rank
-    source: str  # 'seeds' | 'interactions' (three-way and above, pooled) | 'none'
+LEVEL = 0.975  # quantile at which an interval on questions like these is kept from being narrower than on these
 
 
 @dataclass(frozen=True)
 class TwoWay:
-    """Variance parts of E contrasts."""
+    """Variance parts of E contrasts; P parts of the run variance, B benchmarks."""
 
     estimate: np.ndarray  # (E,)
-    run: np.ndarray  # (E,) variance over training runs, questions held fixed; NaN without an error model
-    question: np.ndarray  # (E,) one-way variance over questions
+    runs: np.ndarray  # (E, P) variance over training runs, questions held fixed, by part; NaN without an error model
+    questions: np.ndarray  # (E, B) one-way variance over the questions of each benchmark
     overlap: np.ndarray  # (E,) run-by-question noise, counted in both
-    df_run: int
-    df_question: int
+    freedom_runs: np.ndarray  # (E, P) degrees of freedom of the parts
+    freedom_questions: np.ndarray  # (B,)
+    parts: np.ndarray  # (E,) cells of about equal weight in the contrast
+
+    @property
+    def run(self) -> np.ndarray:
+        """(E,) variance over training runs."""
+        return self.runs.sum(axis=1)
+
+    @property
+    def question(self) -> np.ndarray:
+        """(E,) variance over questions."""
+        return self.questions.sum(axis=1)
 
     @property
     def total(self) -> np.ndarray:
         """(E,) two-way variance: run + question - overlap, at least the larger of run and question."""
         return np.maximum(self.run + self.question - self.overlap, np.maximum(self.run, self.question))
 
+    @cached_property
+    def df_run(self) -> np.ndarray:
+        """(E,) degrees of freedom of the run variance; 0 without an error model."""
+        return np.nan_to_num(satterthwaite(self.runs, self.freedom_runs, self.parts))
+
     @property
+    def df_question(self) -> np.ndarray:
+        """(E,) degrees of freedom of the question variance."""
+        return np.nan_to_num(satterthwaite(self.questions, self.freedom_questions, self.parts))
+
+    @cached_property
     def df(self) -> np.ndarray:
-        """(E,) degrees of freedom of the two-way variance (Satterthwaite over the parts that make it up).
+        """(E,) degrees of freedom of the two-way variance, of the parts that make it up.
 
-        Never below the smaller of the parts' nor above the larger. With one seed per cell the few degrees of freedom of
-        the run part would otherwise widen an interval that is mostly about questions.
+        What the questions' variance already holds of the runs' is taken from the latter. An interval on questions like
+        these is never narrower than the one on these questions: df is lowered until it isn't.
         """
-        low, high = sorted((self.df_run, self.df_question))
-        if low < 1:
-            return np.full(len(self.estimate), float(low))
-        rest = np.maximum(self.total - self.run, 0.0)
         with np.errstate(divide="ignore", invalid="ignore"):
-            joint = self.total**2 / (self.run**2 / self.df_run + rest**2 / self.df_question)
-        joint = np.clip(np.nan_to_num(joint, nan=low), low, high)
-        # an interval on questions like these is never narrower than the one on these questions
-        narrower = t_quantile(0.975, joint) ** 2 * self.total < t_quantile(0.975, self.df_run) ** 2 * self.run
-        return np.where(narrower, self.df_run, joint)
-
-
-def projector(design: np.ndarray) -> tuple[np.ndarray, int]:
-    """(R, R) residual maker of a design matrix (R, P), and its residual degrees of freedom."""
-    left, singular, _ = np.linalg.svd(design, full_matrices=False)
-    rank = int((singular > singular.max(initial=0.0) * 1e-10).sum())
-    basis = left[:, :rank]
-    return np.eye(design.shape[0]) - basis @ basis.T, design.shape[0] - rank
+            above = np.nan_to_num(np.maximum(self.total - self.question, 0.0) / self.run)[:, None]
+        both = np.hstack([self.runs * above, self.questions])
+        asked = np.broadcast_to(self.freedom_questions, self.questions.shape)
+        joint = satterthwaite(both, np.hstack([self.freedom_runs, asked]), self.parts)
+        with np.errstate(divide="ignore", invalid="ignore"):
+            least = t_quantile(LEVEL, self.df_run) * np.sqrt(self.run / self.total)
+            narrower = t_quantile(LEVEL, joint) < least
+            lowered = np.maximum(special.stdtridf(LEVEL, np.where(narrower, least, 2.0)), self.df_run)
+        return np.where(np.isnan(self.run), 0.0, np.nan_to_num(np.where(narrower, lowered, joint)))
 
 
 def two_way(
@@ -80,39 +90,62 @@ def two_way(
     Args:
         scores: one (R, Q_b) array of accuracies per benchmark, no NaN; several make an equal-weight macro average.
         weights: (E, R), one contrast per row.
-        error: what counts as noise between runs.
+        error: what counts as noise between runs; without its blocks if a contrast doesn't compare trained runs.
         untrained: (R,) sampling variance of the mean of rows that are no trained run (the base model), NaN for trained
             rows. All rows are trained if left out.
 
     Returns:
         `TwoWay` with E entries.
     """
-    runs = weights.shape[1]
-    untrained = np.full(runs, np.nan) if untrained is None else untrained
+    untrained = np.full(weights.shape[1], np.nan) if untrained is None else untrained
     trained = np.isnan(untrained)
-    size = (weights[:, trained] ** 2).sum(axis=1)
-    known = (weights[:, ~trained] ** 2) @ untrained[~trained]
     share = 1 / len(scores)
     means = share * sum(y.mean(axis=1) for y in scores)
-    question = np.zeros(len(weights))
-    noise = 0.0
-    for y in scores:
-        count = y.shape[1]
-        if count > 1:
-            question += share**2 * (weights @ y).var(axis=1, ddof=1) / count
-        noise += share**2 * run_question_variance(y, error) / count
-    question, noise = _unrounded(question), float(_unrounded(np.array(noise)))
-    spread = float(_unrounded(((error.residual @ means) ** 2).sum() / error.df)) if error.df > 0 else np.nan
+    runs, overlap, freedom, parts = _run_parts(scores, means, weights, error)
+    if error.alone is not None:  # blocks don't cancel in what is no comparison of trained runs
+        apart = np.abs(weights[:, trained].sum(axis=1)) > 1e-9
+        for kept, other in zip((runs, overlap, freedom), _run_parts(scores, means, weights, error.alone), strict=False):
+            kept[apart] = other[apart]
+    known = (weights[:, ~trained] ** 2) @ untrained[~trained]
+    asked = np.array([max(y.shape[1] - 1.0, 0.5) for y in scores])
     estimate = weights @ means
-    alone = size < 1e-15  # contrasts of untrained rows only need no error model
     return TwoWay(
         estimate=np.where(np.abs(estimate) < ROUNDING, 0.0, estimate),
-        run=np.where(alone, 0.0, size * spread) + known,
-        question=question,
-        overlap=np.where(alone, 0.0, size * noise) + known,
-        df_run=error.df,
-        df_question=min(y.shape[1] for y in scores) - 1,
+        runs=np.hstack([runs, known[:, None]]),
+        questions=_unrounded(np.stack([share**2 * question_variance(y, weights) for y in scores], axis=1)),
+        overlap=overlap + known,
+        freedom_runs=np.hstack([freedom, np.full((len(weights), 1), asked.min())]),
+        freedom_questions=asked,
+        parts=parts,
     )
+
+
+def _run_parts(
+    scores: Sequence[np.ndarray], means: np.ndarray, weights: np.ndarray, error: ErrorModel
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Run variance by group and of blocks (E, G + 2), overlap (E,), degrees of freedom (E, G + 2), parts (E,)."""
+    size = error.sizes(weights)
+    spread = run_variances(means, error)
+    noise = sum(run_question_variances(y, error) / y.shape[1] for y in scores) / len(scores) ** 2
+    block, block_df = block_variance(means, error, spread)
+    runs = np.hstack([_times(size, spread.value), block * _shared(weights, error)[:, None]])
+    df = np.maximum([*spread.df, block_df], 0.5)  # 0 only where there is no variance
+    with np.errstate(invalid="ignore"):
+        parts = np.nan_to_num(size.sum(axis=1) ** 2 / (size**2).sum(axis=1), nan=1.0)
+        return _unrounded(runs), _unrounded(_times(size, noise).sum(axis=1)), np.tile(df, (len(weights), 1)), parts
+
+
+def _times(size: np.ndarray, variance: np.ndarray) -> np.ndarray:
+    """(E, G) products; a group that a contrast doesn't use is 0, whether its variance is known or not."""
+    return np.where(size < 1e-15, 0.0, size * variance)
+
+
+def _shared(weights: np.ndarray, error: ErrorModel) -> np.ndarray:
+    """(E,) sum over blocks of the squared weight of all runs in it."""
+    if error.blocks is None:
+        return np.zeros(len(weights))
+    names = np.unique(error.blocks[error.blocks >= 0])
+    return np.asarray(((weights @ (error.blocks == names[:, None]).T) ** 2).sum(axis=1))
 
 
 def _unrounded(variance: np.ndarray) -> np.ndarray:
@@ -120,17 +153,31 @@ def _unrounded(variance: np.ndarray) -> np.ndarray:
     return np.where(variance < ROUNDING**2, 0.0, variance)
 
 
+def question_variance(y: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """(E,) variance over questions of contrasts (E, R) of the mean of y (R, Q)."""
+    count = y.shape[1]
+    return (weights @ y).var(axis=1, ddof=1) / count if count > 1 else np.zeros(len(weights))
+
+
+def run_variances(means: np.ndarray, error: ErrorModel) -> GroupVariances:
+    """Variances between runs of a run's mean (R,), group by group."""
+    return group_variances((error.residual @ means) ** 2, error)
+
+
+def run_question_variances(y: np.ndarray, error: ErrorModel) -> np.ndarray:
+    """(G + 1,) variance of one run on one question around run and question (sampling noise included). y: (R, Q)."""
+    if y.shape[1] < 2:
+        return np.where(np.full(error.groups + 1, error.df) > 0, 0.0, np.nan)
+    residual = error.residual @ y
+    residual -= residual.mean(axis=1, keepdims=True)
+    return group_variances((residual**2).sum(axis=1) / (y.shape[1] - 1), error).value
+
+
 def run_variance(y: np.ndarray, error: ErrorModel) -> float:
-    """Variance between runs of one cell of a run's mean; NaN without an error model. y: (R, Q)."""
-    return float(((error.residual @ y.mean(axis=1)) ** 2).sum() / error.df) if error.df > 0 else np.nan
+    """Variance between runs of one cell of a run's mean, pooled over cells; NaN without an error model. y: (R, Q)."""
+    return float(run_variances(y.mean(axis=1), error).value[-1])
 
 
 def run_question_variance(y: np.ndarray, error: ErrorModel) -> float:
-    """Variance of one run on one question around run and question (sampling noise included). y: (R, Q)."""
-    if error.df <= 0:
-        return np.nan
-    if y.shape[1] < 2:
-        return 0.0
-    residual = error.residual @ y
-    residual -= residual.mean(axis=1, keepdims=True)
-    return float((residual**2).sum() / (error.df * (y.shape[1] - 1)))
+    """`run_question_variances`, pooled over cells."""
+    return float(run_question_variances(y, error)[-1])
