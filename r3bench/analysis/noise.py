@@ -65,7 +65,9 @@ def group_variances(squares: np.ndarray, error: ErrorModel) -> GroupVariances:
     own = np.linalg.pinv(member @ error.residual**2 @ member.T) @ (member @ squares)
     pooled = squares.sum() / error.df
     part, df = member @ squares, error.freedom
-    some = float(np.clip(part.sum() ** 2 / max((part**2 / (df + 2)).sum(), 1e-300) - 2, df.min(initial=error.df), error.df))
+    some = float(
+        np.clip(part.sum() ** 2 / max((part**2 / (df + 2)).sum(), 1e-300) - 2, df.min(initial=error.df), error.df)
+    )
     return GroupVariances(np.append(np.maximum(own, 0.0), pooled), np.append(df, some))
 
 

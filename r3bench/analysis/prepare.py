@@ -102,7 +102,10 @@ def prepare(
         cell_of=cell_of,
         untrained=_sampling_variance(scores, rows, base),
         error=error_model(
-            observed_factors(results, cells), cells, cell_of, pooled=results.declared.variance == "pooled",
+            observed_factors(results, cells),
+            cells,
+            cell_of,
+            pooled=results.declared.variance == "pooled",
             seeds=[results.runs[i].seed for i in rows] if results.declared.blocks else None,
         ),
         notes=tuple(notes),

@@ -73,7 +73,9 @@ def answer_text(results: Results, top: Sequence[Effect], cells: Sequence[CellRow
             "unresolved": f"the effect of {effect.term} is not resolved: {size}",
         }[effect.verdict(1 - results.declared.confidence)]
         sentences.append(say)
-    clear = [e for e in top if e.family == INTERACTIONS and e.verdict(1 - results.declared.confidence) in ("up", "down")]
+    clear = [
+        e for e in top if e.family == INTERACTIONS and e.verdict(1 - results.declared.confidence) in ("up", "down")
+    ]
     if clear:
         sentences.append("effects depend on each other: " + ", ".join(
             f"{e.term} {points(e.estimate, True)}" for e in clear))  # fmt: skip

@@ -1,247 +1,262 @@
-"""How often intervals hold and tests err, by simulation: `python tests/analysis/audit.py [--count N] [NAME ...]`.
+"""How often intervals hold and verdicts err, by simulation.
 
-The grids are drawn here with NumPy alone and go through the front door (`effects`, `cell_rows`, `best_cells`). What a
-number should be is worked out from the drawn probabilities, by definition, not by the code under test.
+    python tests/analysis/audit.py [--count N] [--variance pooled] [NAME ...]   coverage and errors of all regimes
+    python tests/analysis/audit.py --cost [--count N]                           half widths against one pooled variance
+
+The studies are drawn by `grids`, with NumPy alone, and go through the front door (`effects`, `cell_rows`, `best_cells`,
+`paired`). What a number should be is worked out from the drawn probabilities, by definition, not by the code under test.
 """
 
 import argparse
-import itertools
-import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from concurrent.futures import ProcessPoolExecutor
 
 import numpy as np
+from grids import Cell, Drawn, Regime, base_truth, draw, truth, weights_of
 
 from r3bench.analysis.cells import best_cells, cell_rows
-from r3bench.analysis.declared import Declared
 from r3bench.analysis.effects import Effect, effects
-from r3bench.analysis.results import Results, Run, Scores
-
-NODES, MASSES = np.polynomial.hermite_e.hermegauss(15)
-Cell = tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class Regime:
-    """What is drawn; SDs in logits."""
-
-    factors: int = 4
-    left_out: tuple[int, ...] = ()  # cells of the full grid that are not run, by place
-    seeds: int | tuple[int, ...] = 3  # per cell
-    questions: tuple[int, ...] = (30,)  # of each benchmark
-    samples: int = 16
-    ease: float = 0.0  # mean logit of a question
-    spread: float = 2.0  # SD over questions
-    gains: tuple[float, ...] = ()  # mean effect of each factor; none left out
-    varies: float = 0.3  # SD of a factor's effect over questions
-    run: float = 0.12  # SD between runs
-    run_question: float = 0.35  # SD of one run on one question
-    collapse: float = 0.0  # share of runs that lose 1.5 logits
-    noisy: float = 1.0  # factor on all noise where the first factor is on
-    blocks: float = 0.0  # SD of what runs of one seed share
-
-    @property
-    def lattice(self) -> list[Cell]:
-        """All cells."""
-        return list(itertools.product(("off", "on"), repeat=self.factors))
-
-    @property
-    def cells(self) -> list[Cell]:
-        """Those that are run."""
-        return [c for i, c in enumerate(self.lattice) if i not in self.left_out]
-
+from r3bench.analysis.families import INTERACTIONS
+from r3bench.evaluation.compare import paired
 
 LEAVE_ONE_OUT = tuple(i for i in range(16) if i not in (7, 11, 13, 14, 15))
+ADD_ONE = tuple(i for i in range(16) if i not in (0, 1, 2, 4, 8, 15))
+MATH = {"questions": (500,), "samples": 4, "run": 0.15}
 NOISY = {"questions": (500,), "samples": 4, "run": 0.25}
+VARIANTS = {"factors": 1, "levels": 6}
+ONE = (1.0,) * 5 + (4.0,)
 HARD, HARDEST = {"ease": -5.0, "spread": 3.0}, {"ease": -7.0, "spread": 3.0}
-REGIMES = {
+EQUAL = {
     "2^4 x 3, 30 questions x 16": Regime(),
-    "2^4 x 3, 30 x 64": Regime(samples=64),
-    "2^4 x 3, 500 x 1": Regime(questions=(500,), samples=1),
-    "2^4 x 3, 500 x 4, noisy training": Regime(**NOISY),
+    "2^4 x 3, 500 x 4": Regime(**MATH),
+    "2^4 x 2, 500 x 4": Regime(seeds=2, **MATH),
+    "2^3 x 3, 500 x 4": Regime(factors=3, **MATH),
+    "2^3 x 2, 500 x 4": Regime(factors=3, seeds=2, **MATH),
+    "2^2 x 3, 500 x 4": Regime(factors=2, **MATH),
+    "2^2 x 2, 500 x 4, noisy training": Regime(factors=2, seeds=2, **NOISY),
+    "6 variants x 3, 500 x 4": Regime(**VARIANTS, **MATH),
+    "6 variants x 8, 500 x 4": Regime(**VARIANTS, seeds=8, **MATH),
+    "one factor x 2, 500 x 4": Regime(factors=1, seeds=2, **MATH),
+    "one factor x 3, 500 x 4": Regime(factors=1, **MATH),
+    "one factor x 4, 500 x 4": Regime(factors=1, seeds=4, **MATH),
+    "one factor x 3, 30 x 16": Regime(factors=1),
+    "one factor x 10, 30 x 16": Regime(factors=1, seeds=10),
+}
+UNEQUAL = {
+    "6 variants x 3, one 4 x as noisy": Regime(**VARIANTS, scale=ONE, **MATH),
+    "the same, 30 questions x 16": Regime(**VARIANTS, scale=ONE),
+    "6 variants, the noisy one 2 seeds, the rest 10": Regime(**VARIANTS, scale=ONE, seeds=(10,) * 5 + (2,), **MATH),
+    "6 variants, the noisy one 10 seeds, the rest 2": Regime(**VARIANTS, scale=ONE, seeds=(2,) * 5 + (10,), **MATH),
+    "6 variants x 3, noisy reference": Regime(**VARIANTS, scale=ONE[::-1], **MATH),
+    "10 quiet against 3 noisy seeds": Regime(factors=1, noisy=4.0, seeds=(10, 3), **MATH),
+    "10 quiet against 2 noisy seeds, 30 x 16": Regime(factors=1, noisy=4.0, seeds=(10, 2)),
+    "2^3, noisy factor 2 seeds, quiet 6": Regime(factors=3, noisy=3.0, seeds=(6,) * 4 + (2,) * 4, **MATH),
+    "2^3 x 3, a factor triples the noise": Regime(factors=3, noisy=3.0, **MATH),
+    "2^2 x 3, one cell 4 x as noisy": Regime(factors=2, scale=(1.0, 1.0, 1.0, 4.0), **MATH),
+    "2^4 x 3, all on 5 x as noisy": Regime(scale=(1.0,) * 15 + (5.0,), **MATH),
+    "2^4 x 2, one cell 4 x as noisy": Regime(seeds=2, scale=(1.0,) * 15 + (4.0,), **MATH),
+}
+OTHERS = {
     "2^4 x 1, 30 x 16": Regime(seeds=1),
     "2^4 x 1, 500 x 4, noisy training": Regime(seeds=1, **NOISY),
     "2^3 x 1, 100 x 4, noisy training": Regime(factors=3, seeds=1, questions=(100,), samples=4, run=0.25),
-    "2^2 x 2, 500 x 4, noisy training": Regime(factors=2, seeds=2, **NOISY),
-    "one factor x 3, 500 x 4, noisy training": Regime(factors=1, **NOISY),
-    "one factor x 10, 30 x 16": Regime(factors=1, seeds=10),
     "seeds 1 to 5": Regime(seeds=(1, 5, 2, 3, 1, 4, 2, 5, 3, 1, 2, 4, 5, 1, 3, 2), questions=(100,), run=0.25),
     "4 of 16 cells missing": Regime(left_out=(3, 6, 9, 14), questions=(100,), run=0.2),
     "leave-one-out, 5 cells x 3": Regime(left_out=LEAVE_ONE_OUT, questions=(100,), run=0.2),
+    "add-one and all on, 6 cells x 3, a true interaction": Regime(
+        left_out=ADD_ONE, gains=(0.3, 0.3, 0.0, 0.0), together=0.6, questions=(100,), run=0.2
+    ),
     "macro average of 30 and 500": Regime(questions=(30, 500), samples=4),
-    "real effects": Regime(questions=(100,), gains=(0.3, 0.0, 0.6, 0.0)),
-    "questions all right or all wrong": Regime(spread=6.0),
-    "8 % right": Regime(**HARD),
+    "three benchmarks, one cell 4 x as noisy": Regime(
+        factors=2, questions=(30, 40, 100), samples=8, scale=(1.0, 1.0, 1.0, 4.0)
+    ),
+    "four true main effects": Regime(gains=(0.4,) * 4, **MATH),
+    "two true main effects": Regime(questions=(100,), gains=(0.3, 0.0, 0.6, 0.0)),
+    "effects interact over questions": Regime(varies=0.5, pairs=0.5),
+    "heavy tails": Regime(factors=3, heavy=True, **MATH),
+    "heavy tails, one factor x 5": Regime(factors=1, seeds=5, heavy=True, **MATH),
+    "questions all alike": Regime(factors=2, spread=0.0, varies=0.0, run_question=0.0, questions=(100,)),
+    "questions all right or all wrong": Regime(factors=3, spread=6.0),
+    "8 % right": Regime(factors=3, **HARD),
+    "2 % right": Regime(factors=2, ease=-6.5, spread=2.5),
+    "98.7 % right": Regime(factors=2, ease=7.0, spread=2.5),
+    "2 % right, 10 seeds": Regime(factors=1, seeds=10, ease=-6.5, spread=2.5),
     "2 % right, 4 answers": Regime(samples=4, **HARDEST),
     "2 % right, one factor with an effect": Regime(factors=1, samples=4, gains=(1.5,), **HARDEST),
     "2 % right, the same, 1 answer": Regime(factors=1, samples=1, gains=(1.5,), **HARDEST),
-    "1 run in 10 collapses": Regime(collapse=0.1, questions=(500,), samples=4),
-    "3 x the noise in half the cells": Regime(noisy=3.0, questions=(500,), samples=4, run=0.15),
-    "3 x the noise in one of two cells": Regime(factors=1, noisy=3.0, questions=(500,), samples=4, run=0.15),
-    "runs of one seed alike": Regime(blocks=0.2, questions=(500,), samples=4),
+    "1 run in 10 collapses": Regime(factors=3, collapse=0.1, questions=(500,), samples=4),
+    "runs of one seed alike": Regime(factors=3, blocks=0.25, run=0.1, questions=(500,), samples=4),
+    "the same, declared as blocks": Regime(factors=3, blocks=0.25, run=0.1, questions=(500,), samples=4, blocked=True),
 }
+REGIMES = EQUAL | UNEQUAL | OTHERS
 
 
-def _logits(regime: Regime, cells: Sequence[Cell], questions: int, rng: np.random.Generator) -> np.ndarray:
-    """(C, Q), before run noise; each factor's effect is symmetric around its mean."""
-    codes = np.array([[0.5 if level == "on" else -0.5 for level in cell] for cell in cells])
-    mean = np.array(regime.gains or (0.0,) * regime.factors)[:, None]
-    effect = mean + rng.normal(0, regime.varies, (regime.factors, questions))
-    return rng.normal(regime.ease, regime.spread, questions) + codes @ effect
+def value(weights: Mapping[Cell, float], means: Mapping[Cell, float]) -> float:
+    """A contrast's true value."""
+    return sum(weight * means[cell] for cell, weight in weights.items())
 
 
-def _noise(regime: Regime, cells: Sequence[Cell]) -> np.ndarray:
-    return np.array([regime.noisy if cell[0] == "on" else 1.0 for cell in cells])
+class Tally:
+    """What is counted over the studies of a regime."""
+
+    def __init__(self) -> None:
+        self.held: dict[str, list[bool]] = {}
+        self.half: dict[str, list[float]] = {}
+
+    def note(self, name: str, low: float | None, high: float | None, true: float) -> None:
+        if low is not None and high is not None:
+            self.held.setdefault(name, []).append(low - 1e-12 <= true <= high + 1e-12)
+            self.half.setdefault(name, []).append((high - low) / 2)
+
+    def count(self, name: str, happened: bool) -> None:
+        self.held.setdefault(name, []).append(happened)
 
 
-def _expected(regime: Regime, cells: Sequence[Cell], logits: np.ndarray) -> np.ndarray:
-    """(C,) mean accuracy over questions, run noise integrated out."""
-    scale = _noise(regime, cells)[:, None] * math.sqrt(regime.run**2 + regime.run_question**2 + regime.blocks**2)
-
-    def mean(shift: float) -> np.ndarray:
-        return sum(m / (1 + np.exp(-(logits + shift + n * scale))) for n, m in zip(NODES, MASSES, strict=True)) / sum(
-            MASSES
-        )
-
-    whole = (1 - regime.collapse) * mean(0.0)
-    return (whole + regime.collapse * mean(-1.5) if regime.collapse else whole).mean(axis=1)
-
-
-def truth(regime: Regime) -> dict[Cell, float]:
-    """Accuracy of every cell of the full grid over the population of questions and runs."""
-    rng = np.random.default_rng(99)
-    cells = regime.lattice
-    means = [_expected(regime, cells, _logits(regime, cells, 4000, rng)) for _ in range(40)]
-    return dict(zip(cells, np.mean(means, axis=0), strict=True))
-
-
-def draw(regime: Regime, rng: np.random.Generator) -> tuple[Results, dict[Cell, float]]:
-    """One study, and each cell's accuracy on exactly its questions (of the only benchmark)."""
-    cells = regime.cells
-    seeds = [regime.seeds] * len(cells) if isinstance(regime.seeds, int) else list(regime.seeds)
-    cell_of = np.repeat(np.arange(len(cells)), seeds)
-    seed_of = np.concatenate([np.arange(n) for n in seeds])
-    shared = rng.normal(0, 1, seed_of.max() + 1) * regime.blocks
-    run = rng.normal(0, regime.run, len(cell_of)) + shared[seed_of]
-    run -= 1.5 * (rng.random(len(cell_of)) < regime.collapse)
-    scale = _noise(regime, cells)[cell_of][:, None]
-    benchmarks, here = {}, {}
-    for name, questions in zip("pq", regime.questions, strict=False):
-        logits = _logits(regime, cells, questions, rng)
-        noise = run[:, None] + rng.normal(0, regime.run_question, (len(cell_of), questions))
-        correct = rng.binomial(regime.samples, 1 / (1 + np.exp(-(logits[cell_of] + scale * noise))))
-        ids = tuple(f"{i:04d}" for i in range(questions))
-        benchmarks[name] = Scores(ids, np.full(correct.shape, regime.samples), correct)
-        here = dict(zip(cells, _expected(regime, cells, logits), strict=True))
-    names = "abcd"[: regime.factors]
-    runs = [
-        Run(f"r{i}", int(seed_of[i]), dict(zip(names, cells[c], strict=True))) for i, c in enumerate(cell_of.tolist())
-    ]
-    factors = dict.fromkeys(names, ("off", "on"))
-    return Results("audit", factors, tuple(runs), benchmarks, Declared(failed_score="drop")), here
-
-
-def defined(effect: Effect, means: Mapping[Cell, float], names: str) -> float:
-    """The effect by its definition, from the means of all cells."""
-    places = [names.index(part) for part in effect.parts]
-
-    def level(**on: str) -> float:
-        return float(np.mean([m for c, m in means.items() if all(c[int(p[1:])] == v for p, v in on.items())]))
-
-    def gain(others: Cell) -> float:
-        place = places[0]
-        return means[(*others[:place], "on", *others[place:])] - means[(*others[:place], "off", *others[place:])]
-
-    rest = len(names) - 1
-    if effect.kind == "main":
-        return level(**{f"p{places[0]}": "on"}) - level(**{f"p{places[0]}": "off"})
-    if effect.kind == "interaction":
-        a, b = (f"p{p}" for p in places)
-        on, off = (level(**{a: "on", b: x}) - level(**{a: "off", b: x}) for x in ("on", "off"))
-        return on - off
-    if effect.kind == "leave_one_out":
-        return gain(("on",) * rest)
-    if effect.kind == "add_one":
-        return gain(("off",) * rest)
-    shares = [(c, c.count("on")) for c in itertools.product(("off", "on"), repeat=rest)]
-    return sum(gain(c) / (rest + 1) / math.comb(rest, n) for c, n in shares)
-
-
-def audit(regime: Regime, count: int, seed: int = 0, draws: int = 0) -> dict[str, float]:
+def audit(
+    regime: Regime, count: int, seed: int = 0, draws: int = 0, widths: bool = False, **declared: object
+) -> dict[str, float]:
     """Shares over `count` studies.
 
     Returns:
-        `main`, `interaction`, `leave_one_out`, ..., `cell`, `gain`: 95 % intervals on questions like these that hold;
-        `these ...`: those on exactly these questions; `bootstrap ...`; `best`: the interval of the best cell;
-        `wrong verdict`: studies in which a main effect of zero is called up or down; `wrong secondary`: the same for
-        anything else, where there is no effect at all; `wrong negligible`: main effects of a point or more, called so;
-        `no interval`: main effects without one.
+        `main`, `interaction`, `leave_one_out`, ..., `cell`, `gain`, `base gain`, `compare`: 95 % intervals on questions
+        like these that hold, and `noisy ...` those of contrasts of one or two cells that touch the noisiest;
+        `these ...`: those on exactly these questions; `models ...`: of exactly these models; `bootstrap ...`;
+        `best`: the interval of the best cell; `wrong verdict`: studies in which a factor without an effect is called up
+        or down; `wrong interaction`: the same for interactions; `wrong negligible`: main effects of a point or more,
+        called so; `no interval`: main effects without one. With `widths`, mean half widths instead.
     """
-    means, rng = truth(regime), np.random.default_rng(seed)
-    names = "abcd"[: regime.factors]
-    tally: dict[str, list[bool]] = {}
-    values: dict[tuple[str, ...], float] = {}  # effects in the population
-
-    def note(name: str, low: float | None, high: float | None, value: float) -> None:
-        if low is not None and high is not None:
-            tally.setdefault(name, []).append(low - 1e-12 <= value <= high + 1e-12)
-
+    means, base, rng = truth(regime), base_truth(regime), np.random.default_rng(seed)
+    tally = Tally()
     for _ in range(count):
-        results, here = draw(regime, rng)
-        head = "macro" if len(regime.questions) > 1 else "p"
-        found = [e for e in effects(results, draws=draws, seed=seed)[0] if e.benchmark == head]
-        wrong = {"wrong verdict": False, "wrong secondary": False}
-        for e in found:
-            if (e.kind, *e.parts) not in values:
-                values[e.kind, *e.parts] = defined(e, means, names)
-            value = values[e.kind, *e.parts]
-            note(e.kind, e.like_these.low, e.like_these.high, value)
-            note(f"bootstrap {e.kind}", e.boot_low, e.boot_high, value)
-            if head == "p" and not regime.left_out and not regime.blocks:
-                note(f"these {e.kind}", e.these.low, e.these.high, defined(e, here, names))
-            clear, big = e.verdict() in ("up", "down"), abs(value) >= 0.01
-            if not regime.gains or (e.kind == "main" and not regime.gains[names.index(e.parts[0])]):
-                wrong["wrong verdict" if e.family == "primary" else "wrong secondary"] |= clear
-            if e.kind == "main":
-                tally.setdefault("no interval", []).append(e.like_these.low is None)
-                if big:
-                    tally.setdefault("wrong negligible", []).append(e.verdict() == "negligible")
-        for name, happened in wrong.items():
-            tally.setdefault(name, []).append(happened)
-        off = ("off",) * regime.factors
-        label = {results.label(cell): cell for cell in results.cells}
-        for row in cell_rows(results):
-            cell = label.get(row.label)
-            if row.benchmark != head or cell is None or row.accuracy is None:
-                continue
-            note("cell", row.accuracy.like_these.low, row.accuracy.like_these.high, means[cell])
-            if head == "p" and not regime.blocks:
-                note("these cell", row.accuracy.these.low, row.accuracy.these.high, here[cell])
-            if row.gain_off is not None:
-                note("gain", row.gain_off.like_these.low, row.gain_off.like_these.high, means[cell] - means[off])
-        for best in best_cells(results):
-            if best.benchmark == head:
-                note("best", best.low, best.high, means[label[best.label]] - means[off])
-    return {name: float(np.mean(noted)) for name, noted in tally.items()}
+        _one(regime, draw(regime, rng, **declared), means, base, tally, draws, seed)
+    return {name: float(np.mean(noted)) for name, noted in (tally.half if widths else tally.held).items()}
 
 
-SHOWN = ("main", "interaction", "leave_one_out", "cell", "gain", "best", "these main", "these cell")
-RATES = ("wrong verdict", "wrong secondary", "wrong negligible")
+def _one(
+    regime: Regime, drawn: Drawn, means: Mapping[Cell, float], base: float, tally: Tally, draws: int, seed: int
+) -> None:
+    results, here = drawn.results, drawn.here
+    head = "macro" if len(regime.questions) > 1 else "p"
+    noise = dict(zip(regime.lattice, regime.noise(regime.lattice), strict=True))
+    noisiest = max(noise.values())
+
+    def named(kind: str, cells: Sequence[Cell]) -> str:
+        few = len(cells) < 3 and noisiest > min(noise.values())
+        return f"noisy {kind}" if few and max(noise[c] for c in cells) == noisiest else kind
+
+    wrong = {"wrong verdict": False, "wrong interaction": False}
+    for e in effects(results, draws=draws, seed=seed)[0]:
+        weights = weights_of(e, regime)
+        true = value(weights, means)
+        clear = e.verdict() in ("up", "down") and abs(true) < 1e-7
+        if e.family:
+            wrong["wrong interaction" if e.kind in ("interaction", "additivity") else "wrong verdict"] |= clear
+        if e.benchmark != head:
+            continue
+        kind = named(e.kind + ("*" if e.assumes else ""), list(weights))
+        tally.note(kind, e.like_these.low, e.like_these.high, true)
+        tally.note(f"models {kind}", e.models.low, e.models.high, _models(weights, regime, drawn))
+        tally.note(f"bootstrap {kind}", e.boot_low, e.boot_high, true)
+        if here and all(c in here for c in weights):
+            tally.note(f"these {kind}", e.these.low, e.these.high, value(weights, here))
+        if e.kind == "main":
+            tally.count("no interval", e.like_these.low is None)
+            tally.count("found", e.verdict() in ("up", "down"))
+            if abs(true) >= 0.01:
+                tally.count("wrong negligible", e.verdict() == "negligible")
+    for name, happened in wrong.items():
+        tally.count(name, happened)
+    off = regime.lattice[0]
+    label = {results.label(cell): cell for cell in results.cells}
+    for row in cell_rows(results):
+        cell = label.get(row.label)
+        if row.benchmark != head or cell is None or row.accuracy is None:
+            continue
+        kind = named("cell", [cell])
+        tally.note(kind, row.accuracy.like_these.low, row.accuracy.like_these.high, means[cell])
+        tally.note(f"models {kind}", row.accuracy.models.low, row.accuracy.models.high,
+                   _models({cell: 1.0}, regime, drawn))  # fmt: skip
+        if here:
+            tally.note(f"these {kind}", row.accuracy.these.low, row.accuracy.these.high, here[cell])
+        if row.gain_off is not None:
+            gain = row.gain_off.like_these
+            tally.note(named("gain", [cell, off]), gain.low, gain.high, means[cell] - means[off])
+        if row.gain_base is not None:
+            gain = row.gain_base.like_these
+            tally.note(named("base gain", [cell]), gain.low, gain.high, means[cell] - base)
+    for best in best_cells(results):
+        if best.benchmark == head:
+            tally.note("best", best.low, best.high, means[label[best.label]] - means[off])
+    accuracy = next(iter(results.benchmarks.values())).accuracy
+    found = paired(accuracy[-1], accuracy[1])
+    tally.note("compare", found["low"], found["high"], float(drawn.models[-1] - drawn.models[0]))
+
+
+def _models(weights: Mapping[Cell, float], regime: Regime, drawn: Drawn) -> float:
+    """A contrast's true value for exactly the models of a study with one seed a cell."""
+    places = {cell: i for i, cell in enumerate(regime.cells)}
+    return (
+        float(sum(w * drawn.models[places[c]] for c, w in weights.items())) if len(drawn.models) == len(places) else 0
+    )
+
+
+SHOWN = ("cell", "gain", "base gain", "main", "main*", "interaction", "additivity", "shapley", "leave_one_out", "add_one",
+         "best", "compare", "these main", "these add_one", "these cell")  # fmt: skip
+RATES = ("wrong verdict", "wrong interaction", "wrong negligible")
+
+
+def shown(found: Mapping[str, float], key: str) -> str:
+    """'95.1', with that of the noisy cell first where there is one: '94.2 / 95.1'."""
+    noisy = [found[k] for k in (f"noisy {key}", key.replace("these ", "these noisy ")) if k in found and k != key]
+    return " / ".join(f"{100 * v:.1f}" for v in [*noisy[:1], *([found[key]] if key in found else [])]) or "-"
+
+
+def enough(regime: Regime, count: int) -> int:
+    """Studies to draw: half of `count` with many cells, where a study has several effects of each kind."""
+    return count if len(regime.cells) < 10 else max(1, count // 2)
+
+
+def _row(task: tuple[str, int, dict[str, object]]) -> str:
+    name, count, declared = task
+    found = audit(REGIMES[name], enough(REGIMES[name], count), **declared)
+    return "| " + " | ".join((name, *(shown(found, k) for k in (*SHOWN, *RATES)))) + " |"
+
+
+def _cost(task: tuple[str, int, dict[str, object]]) -> str:
+    name, count, _ = task
+    own, one = (audit(EQUAL[name], count, widths=True, variance=v) for v in ("per_cell", "pooled"))
+    cells = []
+    for kind in ("cell", "gain", "main", "interaction", "shapley", "add_one", "best"):
+        cells.append(f"{100 * own[kind]:.1f}, {100 * (own[kind] / one[kind] - 1):+.0f} %" if kind in own else "-")
+    return "| " + " | ".join((name, *cells)) + " |"
 
 
 def main() -> None:
-    """Print the table of docs/statistics.md."""
-    parser = argparse.ArgumentParser(description=main.__doc__)
+    """Print the tables of docs/statistics.md."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", help="parts of the names of regimes; all if left out")
-    parser.add_argument("--count", type=int, default=600, help="studies of each regime")
+    parser.add_argument("--count", type=int, default=400, help="studies of each regime; half of it from 10 cells on")
+    parser.add_argument("--variance", default="per_cell", help="per_cell, or pooled: one variance for all cells")
+    parser.add_argument("--cost", action="store_true", help="half widths with equal noise instead")
+    parser.add_argument("--processes", type=int, default=1)
     options = parser.parse_args()
-    print("| " + " | ".join(("regime", *SHOWN, *RATES)) + " |")
-    print("|" + "---|" * (1 + len(SHOWN) + len(RATES)))
-    for name, regime in REGIMES.items():
-        if not options.names or any(part in name for part in options.names):
-            found = audit(regime, options.count)
-            cells = [f"{100 * found[k]:.1f}" if k in found else "-" for k in (*SHOWN, *RATES)]
-            print("| " + " | ".join((name, *cells)) + " |", flush=True)
+    heads = ("regime", "cell", "gain", "main", "interaction", "shapley", "add_one", "best") if options.cost else (
+        "regime", *SHOWN, *RATES)  # fmt: skip
+    print("| " + " | ".join(heads).replace("_", " ") + " |")
+    print("|" + "---|" * len(heads))
+    tasks: list[tuple[str, int, dict[str, object]]] = [
+        (name, options.count, {"variance": options.variance})
+        for name in (EQUAL if options.cost else REGIMES)
+        if not options.names or any(part in name for part in options.names)
+    ]
+    job = _cost if options.cost else _row
+    if options.processes == 1:
+        for task in tasks:
+            print(job(task), flush=True)
+    else:
+        with ProcessPoolExecutor(options.processes) as pool:
+            for line in pool.map(job, tasks):
+                print(line, flush=True)
 
 
 if __name__ == "__main__":

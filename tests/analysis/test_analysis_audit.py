@@ -45,7 +45,7 @@ def test_answers_that_are_all_alike_are_no_proof_of_no_effect():
 
 def test_bootstrap_limits_hold_over_few_degrees_of_freedom():
     """Four of them; plain percentiles covered 88 %."""
-    found = audit(REGIMES["2^2 x 2, 500 x 4, noisy training"], 200, draws=200)
+    found = audit(REGIMES["2^2 x 2, 500 x 4, noisy training"], 150, draws=200)
     assert all(found[f"bootstrap {kind}"] > 0.92 for kind in ("main", "interaction", "add_one")), found
 
 

@@ -99,7 +99,12 @@ def test_leave_one_out_design_with_seeds_has_intervals():
     found, notes = effects(results_from(means, factors, questions=50, noise=0.02, seeds=3), draws=200)
     for name in "abc":
         effect = value(found, "leave_one_out", name)
-        assert effect.assumes is None and 2 <= effect.these.df <= 4 and effect.family == "primary" and effect.like_these.low < 0.1 < effect.like_these.high
+        assert (
+            effect.assumes is None
+            and 2 <= effect.these.df <= 4
+            and effect.family == "primary"
+            and effect.like_these.low < 0.1 < effect.like_these.high
+        )
         main = value(found, "main", name)
         assert main.assumes == "no interaction at all"
         assert main.estimate == pytest.approx(effect.estimate)  # what an additive model makes of this design
@@ -228,7 +233,9 @@ def test_runs_that_all_answer_alike_have_no_effect_and_say_so():
     }
     found, notes = effects(Results("t", factors, tuple(runs), benchmarks, Declared()), draws=0)
     assert {(e.estimate, e.like_these.se, e.like_these.p, e.these.p) for e in found} == {(0.0, None, None, None)}
-    assert {e.verdict() for e in found if e.family} == {"unresolved"}  # nothing was seen to vary, so nothing can be said of size
+    assert {e.verdict() for e in found if e.family} == {
+        "unresolved"
+    }  # nothing was seen to vary, so nothing can be said of size
     assert any("changed nothing here" in note for note in notes)
     changed = np.tile(counts["a"], (12, 1))
     changed[3, 2] += 1

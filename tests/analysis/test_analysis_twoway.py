@@ -57,7 +57,9 @@ def test_variance_parts_equal_hand_computation(grid):
         assert parts.overlap[0] == pytest.approx(overlap, rel=1e-10)
         assert parts.total[0] == pytest.approx(max(run + question - overlap, run, question), rel=1e-10)
         assert 2 <= parts.df_run[0] <= 8 and parts.df_question[0] == 6
-        low, high = (t_quantile(0.975, d[0]) * v[0] ** 0.5 for d, v in ((parts.df_run, parts.run), (parts.df, parts.total)))
+        low, high = (
+            t_quantile(0.975, d[0]) * v[0] ** 0.5 for d, v in ((parts.df_run, parts.run), (parts.df, parts.total))
+        )
         assert low <= high * (1 + 1e-9)
 
 
@@ -70,7 +72,9 @@ def test_balanced_effects_equal_statsmodels_ols(grid):
     fit = sm.OLS(y.mean(axis=1), design).fit()
     found, _ = contrasts(FACTORS, CELLS, [3] * 4)
     main = [c for c in found if c.kind in ("main", "interaction")]
-    parts = two_way([y], np.stack([c.weights[cell_of] / 3 for c in main]), error_model(FACTORS, CELLS, cell_of, pooled=True))
+    parts = two_way(
+        [y], np.stack([c.weights[cell_of] / 3 for c in main]), error_model(FACTORS, CELLS, cell_of, pooled=True)
+    )
     these = interval(parts.estimate, parts.run, parts.df_run, 0.95)
     np.testing.assert_allclose(parts.estimate, fit.params[1:], atol=1e-12)
     np.testing.assert_allclose([i.se for i in these], fit.bse[1:], rtol=1e-10)
