@@ -169,7 +169,8 @@ def _estimates(
     return [
         {
             "estimate": float(parts.estimate[i]), "like_these": like_these[i], "these": these[i],
-            "models": models[i] if data.error.source == "none" else nothing, "boot_low": number(low[i]), "boot_high": number(high[i]), "equivalence_p": number(inside[i]),
+            "models": models[i] if data.error.source == "none" else nothing,
+            "boot_low": number(low[i]), "boot_high": number(high[i]), "equivalence_p": number(inside[i]),
         }
         for i in range(len(wanted))
     ]  # fmt: skip

@@ -43,7 +43,7 @@ def families(effects: Sequence[tuple[str, Contrast]], headline: str, declared: C
 
 def tested_kinds(contrasts: Sequence[Contrast]) -> dict[tuple[str, ...], str]:
     """Part -> kind of effect that tests it."""
-    found = {}
+    found: dict[tuple[str, ...], str] = {}
     for contrast in contrasts:
         if contrast.kind == "main":
             found[contrast.parts] = contrast.kind

@@ -22,8 +22,8 @@ from typing import Literal
 
 import numpy as np
 
-from r3bench.analysis.results import term_name
 from r3bench.analysis.noise import ErrorModel, projector
+from r3bench.analysis.results import term_name
 
 Kind = Literal["main", "interaction", "shapley", "leave_one_out", "add_one", "additivity"]
 Cell = tuple[str, ...]
@@ -152,8 +152,8 @@ def _departures(factors: Factors, names: Sequence[str], cells: Sequence[Cell]) -
             weights[[place[c] for c in steps]] = -1.0
             if any(np.allclose(np.abs(weights), np.abs(c.weights)) for c in found):
                 continue
-            parts = tuple(term_name(f, max(cell, centre, key=lambda c, p=position[f]: c[p] != off[p])[position[f]],
-                                    factors[f]) for f in moved)  # fmt: skip
+            away = [cell[position[f]] if cell[position[f]] != off[position[f]] else centre[position[f]] for f in moved]
+            parts = tuple(term_name(f, level, factors[f]) for f, level in zip(moved, away, strict=True))
             found.append(Contrast("additivity", parts, tuple(moved), weights))
     return found
 
@@ -235,7 +235,7 @@ def error_model(
     alone = ErrorModel(residual, df, "seeds" if df > 0 else "none", group, groups)
     if seeds is None or df <= 0:
         return alone
-    names = sorted({seeds[i] for i in np.flatnonzero(trained)})
+    names = sorted({seeds[i] for i in np.flatnonzero(trained).tolist()})
     block = np.array([names.index(seeds[i]) if trained[i] else -1 for i in range(count)])
     blocked, left = projector(np.hstack([design, (block[:, None] == np.arange(len(names))).astype(float)]))
     if left < 1 or left == df:

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from r3bench.analysis.lattice import Cell, error_model
-from r3bench.analysis.results import Results, Scores
 from r3bench.analysis.noise import ErrorModel
+from r3bench.analysis.results import Results, Scores
 from r3bench.errors import ConfigError, nearest
 
 MACRO = "macro"  # name of the macro average in tables and JSON

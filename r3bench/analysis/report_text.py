@@ -9,7 +9,7 @@ from r3bench.analysis.cells import CellRow
 from r3bench.analysis.effects import Effect
 from r3bench.analysis.families import INTERACTIONS, OTHER, PRIMARY
 from r3bench.analysis.frame import points
-from r3bench.analysis.power import VarianceAssumptions, detectable_effects
+from r3bench.analysis.power import Design, VarianceAssumptions, detectable_effects
 from r3bench.analysis.prepare import benchmark_sets, observed_factors, prepare
 from r3bench.analysis.render import plain
 from r3bench.analysis.results import OFF_LEVELS, Results
@@ -45,10 +45,12 @@ def design_text(results: Results, headline: str) -> list[str]:
         assumed = assumptions_from(results, name)
         source = "with this study's own variances" if assumed else "with typical variances assumed"
         factors = observed_factors(results, data.cells)
+        seeds = int(data.runs_per_cell.min())
+        cells = [dict(zip(factors, c, strict=True)) for c in data.cells]
         found = detectable_effects(
-            factors, [dict(zip(factors, c, strict=True)) for c in data.cells], questions=len(scores.questions),
-            samples=int(np.median(scores.samples[scores.samples > 0])), seeds=int(data.runs_per_cell.min()),
-            assumptions=assumed or VarianceAssumptions(), scope="like_these",
+            [(assumed or VarianceAssumptions(), len(scores.questions))],
+            Design(factors, cells, seeds, results.declared.variance, results.declared.blocks),
+            samples=int(np.median(scores.samples[scores.samples > 0])), scope="like_these",
         )  # fmt: skip
         finite = {k: v for k, v in found.items() if np.isfinite(v)}
         if finite:

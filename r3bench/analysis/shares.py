@@ -6,7 +6,6 @@ from scipy import special
 from r3bench.analysis.distributions import t_quantile
 from r3bench.analysis.effects import Interval
 
-
 WORTH = 5.5  # answers, at most, that a question is worth where hardly any question is solved, or hardly any missed
 ENOUGH = 6.0  # questions solved (or missed), above which their variance can be trusted
 

@@ -85,7 +85,8 @@ def study_tables(
 def cell_table(results: Results, benchmark: str, rows: Sequence[CellRow]) -> Table:
     """One row per cell of one benchmark, in points."""
     columns = [
-        Column("cell", "left"), Column("runs"), Column("accuracy"), Column("SD of seeds"), Column("gain over untrained"),
+        Column("cell", "left"), Column("runs"), Column("accuracy"), Column("SD of seeds"),
+        Column("gain over untrained"),
         Column(f"gain over {results.reference}"), Column("tokens/answer"), Column("truncated"),
         Column("generated tokens"), Column("train s"), Column("weights changed"),
         Column("acted", "left"), Column("outcome", "left"),

@@ -9,13 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from r3bench.analysis.lattice import contrasts, error_model
+from r3bench.analysis.families import PRIMARY, families
 from r3bench.analysis.power import (
+    Design,
     Scope,
     VarianceAssumptions,
     detectable_effect,
     detectable_effects,
-    detectable_verdict,
+    detectable_limit,
 )
 from r3bench.config.sections import Recipe
 from r3bench.config.strict import build
@@ -32,7 +33,6 @@ from r3bench.training.embedded import CAPS
 
 WITHIN = {"aime": 0.10, "amc": 0.12, "math500": 0.08}  # mean p(1-p) by the start of a task's name
 DEFAULT_WITHIN = 0.12
-PRIMARY = ("main", "leave_one_out", "add_one")  # effects a design is made for, the first it gives
 MOST_SEEDS = 12  # considered in the search for an alternative
 
 
@@ -55,7 +55,7 @@ class Alternative:
 
     change: str  # in words
     cost: float  # tokens relative to the plan
-    effect: float  # smallest detectable main effect (or difference) on the plan's worst benchmark
+    effect: float  # smallest effect of a factor that gets a verdict, as `Plan.resolved`
 
 
 @dataclass(frozen=True)
@@ -75,8 +75,12 @@ class Plan:
     slots: int  # runs at a time
     gpus: int  # of a run
     alternatives: list[Alternative]
-    family: int  # main effects that a verdict is adjusted for
-    resolved: float | None  # smallest of them that is called up or down, on the macro average; None: no main effect
+    family: int  # effects of factors that a verdict is adjusted for
+    tested: (
+        str | None
+    )  # their kind: 'main', or 'add_one' or 'leave_one_out' where the cells give no main effect as sure
+    resolved: float | None  # smallest of them that is called up or down, on the macro average; None: no such effect
+    limit: float | None  # what `resolved` comes down to with any number of seeds and answers
     warnings: list[str]
     mean_length: float  # assumed response length, share of the cap
     power: float
@@ -97,7 +101,8 @@ def plan(
 
     Args:
         grid: a grid, its name or its path.
-        effect: an effect (in accuracy, 0.02 is two points) the user hopes to see; adds a warning or an all-clear.
+        effect: an effect (in accuracy, 0.02 is two points) that the user hopes for a verdict on; adds a warning if the
+            grid can't, and the cheapest way to.
         assume: fields of `VarianceAssumptions` to set.
         from_study: a finished study to estimate the assumptions and the token counts from.
         tokens_per_second: measured rate of one device, training included.
@@ -122,6 +127,7 @@ def plan(
     if learned is not None:
         costs = {c.run_id: learned.correct(costs[c.run_id], c.recipe, tokens_per_second) for c in study.cells}
 
+    design = _design(grid, levels, trained, len(grid.seeds))
     benchmarks = []
     for task in trained[0].recipe.eval.tasks:
         questions = questions_of(task, trained[0].recipe.eval.limit)
@@ -129,23 +135,21 @@ def plan(
             warnings.append(f"{task}: its file doesn't say how many questions it has; no detectable effect")
             continue
         assumptions, source = _assumptions(task, assume, learned)
-        benchmarks.append(_benchmark(task, questions, trained, levels, len(grid.seeds), power, assumptions, source))
-    family, resolved = _resolved(study.grid, levels, trained, benchmarks, power)
+        benchmarks.append(
+            _benchmark(task, questions, trained[0].recipe.eval.samples, design, power, assumptions, source)
+        )
+    goal = _goal(grid, design, benchmarks, power)
+    resolved = goal.smallest(design, benchmarks[0].samples) if goal else None
     slots = _slots(grid, len(study.cells), on_cpu=trained[0].recipe.model.name in CAPS)
     training = [cost.training_tokens for cell in trained if (cost := costs[cell.run_id])]
-    alternatives = _alternatives(study.grid, levels, trained, costs, benchmarks, effect, power)
+    alternatives = _alternatives(grid, levels, trained, costs, benchmarks, goal, effect)
     if benchmarks and len(_combinations(trained)) > 1 and not any(benchmark.effects for benchmark in benchmarks):
         warnings.append(
             "these cells tell no effect of any factor apart: add cells that differ in one factor from the one with "
             "every factor at its first level"
         )
-    elif effect is not None:
-        warnings += _too_small(benchmarks, effect, alternatives)
-        if resolved is not None and resolved > effect >= max(_primary(b.effects) for b in benchmarks):
-            warnings.append(
-                f"an effect of {100 * effect:.1f} points is seen by itself and on these questions; a verdict on it "
-                f"takes {100 * resolved:.1f}, see above"
-            )
+    elif effect is not None and goal is not None and resolved is not None and resolved > effect:
+        warnings += _too_small(goal, effect, resolved, alternatives)
     if any(tokens is None for tokens in training):
         warnings.append("the number of training questions isn't known, so neither are tokens; set trainer.max_steps")
     if with_transformers(trained[0].recipe):
@@ -177,8 +181,10 @@ def plan(
         slots=slots,
         gpus=processes,
         alternatives=alternatives,
-        family=family,
+        family=goal.family if goal else 0,
+        tested=goal.kind if goal else None,
         resolved=resolved,
+        limit=goal.limit if goal else None,
         warnings=warnings,
         mean_length=mean_length,
         power=power,
@@ -205,54 +211,56 @@ def _tuning(grid: Grid, cells: list[Cell], costs: Mapping[str, RunCost]) -> str:
     )
 
 
-def _benchmark(
-    task: str,
-    questions: int,
-    cells: list[Cell],
-    levels: Mapping[str, list[str]],
-    seeds: int,
-    power: float,
-    assumptions: VarianceAssumptions,
-    source: str,
-) -> BenchmarkPlan:
-    samples, combinations = cells[0].recipe.eval.samples, _combinations(cells)
+def _design(grid: Grid, levels: Mapping[str, list[str]], cells: list[Cell], seeds: int) -> Design:
+    variance, blocks = grid.analysis.get("variance", "per_cell"), grid.analysis.get("blocks")
+    return Design(levels, _combinations(cells), seeds, variance, blocks)
 
-    def effects(scope: Scope) -> dict[str, float]:
-        return detectable_effects(
-            levels,
-            combinations,
-            questions=questions,
-            samples=samples,
-            seeds=seeds,
-            assumptions=assumptions,
-            power=power,
-            scope=scope,
+
+def _benchmark(
+    task: str, questions: int, samples: int, design: Design, power: float, assumptions: VarianceAssumptions, source: str
+) -> BenchmarkPlan:
+    def seen(scope: Scope) -> dict[str, float]:
+        return detectable_effects([(assumptions, questions)], design, samples=samples, power=power, scope=scope)
+
+    return BenchmarkPlan(task, questions, samples, seen("these"), seen("like_these"), assumptions, source)
+
+
+@dataclass(frozen=True)
+class _Goal:
+    """What a verdict is given on: the primary family of `r3bench.analysis.effects`."""
+
+    kind: str  # of its effects, the first of them
+    family: int  # how many
+    weights: list[np.ndarray]  # of each over the cells
+    benchmarks: list[tuple[VarianceAssumptions, int]]  # assumptions and questions of the macro average
+    alpha: float  # of one test
+    power: float
+
+    def smallest(self, design: Design, samples: int) -> float:
+        """The smallest effect of a factor that is called up or down; the worst over the family."""
+        return max(
+            detectable_effect(
+                self.benchmarks, design, w, samples=samples, power=self.power, alpha=self.alpha, scope="like_these"
+            )
+            for w in self.weights
         )
 
-    return BenchmarkPlan(task, questions, samples, effects("these"), effects("like_these"), assumptions, source)
+    @property
+    def limit(self) -> float:
+        """That with any number of seeds and answers."""
+        return detectable_limit(self.benchmarks, power=self.power, alpha=self.alpha)
 
 
-def _resolved(
-    grid: Grid, levels: Mapping[str, list[str]], cells: list[Cell], benchmarks: list[BenchmarkPlan], power: float
-) -> tuple[int, float | None]:
-    """The size of the primary family (see `r3bench.analysis.effects`) and the smallest effect in it with a verdict."""
-    rows = [tuple(combination[factor] for factor in levels) for combination in _combinations(cells)]
-    seeds = len(grid.seeds)
-    found, _ = contrasts(levels, rows, [seeds] * len(rows))
+def _goal(grid: Grid, design: Design, benchmarks: list[BenchmarkPlan], power: float) -> _Goal | None:
     primary, macro = grid.analysis.get("primary"), grid.analysis.get("macro")
-    main = [c for c in found if c.kind == "main" and (primary is None or c.factors[0] in primary)]
-    members = [b for b in benchmarks if macro is None or b.task in macro]
-    if not main or not members:
-        return len(main), None
-    return len(main), detectable_verdict(
-        [(b.assumptions, b.questions) for b in members],
-        samples=members[0].samples,
-        seeds=seeds,
-        weight=max(float((c.weights**2).sum()) for c in main),
-        df=error_model(levels, rows, np.repeat(np.arange(len(rows)), seeds)).df,
-        family=len(main),
-        power=power,
-    )
+    found = design.contrasts
+    names = families([("", c) for c in found], "", tuple(primary or design.factors))
+    tested = [c for c, family in zip(found, names, strict=True) if family == PRIMARY]
+    members = [(b.assumptions, b.questions) for b in benchmarks if macro is None or b.task in macro]
+    if not tested or not members:
+        return None
+    alpha = (1 - grid.analysis.get("confidence", 0.95)) / len(tested)
+    return _Goal(tested[0].kind, len(tested), [c.weights for c in tested], members, alpha, power)
 
 
 def _run(cell: Cell) -> dict[str, Any]:
@@ -316,73 +324,54 @@ def _assumptions(
     return found, source
 
 
-def _primary(effects: Mapping[str, float]) -> float:
-    """The effect a design is made for: main effects where it has them, else the differences."""
-    return next((effects[kind] for kind in PRIMARY if kind in effects), float("inf"))
-
-
 def _alternatives(
     grid: Grid,
     levels: Mapping[str, list[str]],
     cells: list[Cell],
     costs: Mapping[str, RunCost],
     benchmarks: list[BenchmarkPlan],
+    goal: _Goal | None,
     effect: float | None,
-    power: float,
 ) -> list[Alternative]:
-    """More or fewer seeds and samples, with their cost relative to the plan's; the cheapest that sees `effect`."""
-    if not benchmarks:
+    """More or fewer seeds and samples, with their cost relative to the plan's; the cheapest that resolves `effect`."""
+    if goal is None:
         return []
     train = sum(costs[cell.run_id].training_tokens or 0.0 for cell in cells) / len(cells)
     measure = sum(costs[cell.run_id].evaluation_tokens for cell in cells) / len(cells)
     seeds, samples = len(grid.seeds), benchmarks[0].samples
     now = seeds * (train + measure)
-    rows = [tuple(combination[factor] for factor in levels) for combination in _combinations(cells)]
-    found, _ = contrasts(levels, rows, [seeds] * len(rows))
-    weights: dict[str, float] = {}
-    for contrast in found:
-        weights[contrast.kind] = max(weights.get(contrast.kind, 0.0), float((contrast.weights**2).sum()))
-    weight = _primary(weights)
-    freedom = {s: error_model(levels, rows, np.repeat(np.arange(len(rows)), s)).df for s in (1, 2)}
 
     def option(new_seeds: int, new_samples: int) -> Alternative:
-        df = freedom[1] if new_seeds == 1 else freedom[2] + len(rows) * (new_seeds - 2)
-        worst = max(
-            detectable_effect(
-                benchmark.assumptions,
-                questions=benchmark.questions,
-                samples=new_samples,
-                seeds=new_seeds,
-                weight=weight,
-                df=df,
-                power=power,
-            )
-            for benchmark in benchmarks
-        )
+        smallest = goal.smallest(_design(grid, levels, cells, new_seeds), new_samples)
         cost = new_seeds * (train + measure * new_samples / samples)
-        return Alternative(f"{new_seeds} seeds x {new_samples} samples", cost / now if now else 1.0, worst)
+        return Alternative(f"{new_seeds} seeds x {new_samples} samples", cost / now if now else 1.0, smallest)
 
     pairs = [(seeds, samples), (seeds + 1, samples), (seeds - 1, samples), (seeds, samples * 2), (seeds, samples // 2)]
     tried = [option(*pair) for pair in pairs if min(pair) >= 1]
-    if effect is not None:
-        sizes = sorted({max(1, samples // 4), max(1, samples // 2), samples, samples * 2, samples * 4})
-        search = [option(s, k) for s in range(1, MOST_SEEDS + 1) for k in sizes]
-        enough = [alternative for alternative in search if alternative.effect <= effect]
+    if effect is not None and goal.limit < effect:
+        enough = []
+        for k in sorted({max(1, samples // 4), max(1, samples // 2), samples, samples * 2, samples * 4}):
+            found = (option(s, k) for s in range(1, MOST_SEEDS + 1))
+            enough += [first for first in [next((a for a in found if a.effect <= effect), None)] if first is not None]
         if enough:
             best = min(enough, key=lambda alternative: alternative.cost)
-            tried.append(dataclasses.replace(best, change=f"cheapest that sees {100 * effect:g} points: {best.change}"))
+            tried.append(
+                dataclasses.replace(best, change=f"cheapest that resolves {100 * effect:g} points: {best.change}")
+            )
     return tried
 
 
-def _too_small(benchmarks: list[BenchmarkPlan], effect: float, alternatives: list[Alternative]) -> list[str]:
-    lines = []
-    for benchmark in benchmarks:
-        smallest = _primary(benchmark.effects)
-        if smallest > effect:
-            lines.append(
-                f"{benchmark.task}: this grid can't see an effect of {100 * effect:.1f} points; "
-                f"the smallest it sees is {100 * smallest:.1f}"
-            )
-    if lines and not alternatives[-1].change.startswith("cheapest"):
-        lines.append(f"no number of seeds up to {MOST_SEEDS} sees it on every benchmark; more questions would")
+def _too_small(goal: _Goal, effect: float, resolved: float, alternatives: list[Alternative]) -> list[str]:
+    """What to say of an effect that gets no verdict with the planned power."""
+    lines = [
+        f"this grid can't resolve an effect of {100 * effect:.1f} points: a verdict on one takes {100 * resolved:.1f} "
+        f"(questions like these, {goal.family} effects tested together)"
+    ]
+    if goal.limit >= effect:
+        lines.append(
+            f"no number of seeds gets there: with these questions alone a verdict takes more than "
+            f"{100 * goal.limit:.1f} points; more questions would"
+        )
+    elif not alternatives[-1].change.startswith("cheapest"):
+        lines.append(f"no number of seeds up to {MOST_SEEDS} resolves it; more questions would")
     return lines

@@ -67,8 +67,9 @@ def _resolution(plan: Plan) -> str:
         )
     if plan.resolved is not None:
         on = "the macro average" if len(plan.benchmarks) > 1 else plan.benchmarks[0].task
-        after = f"after Holm over {plan.family} main effects" if plan.family > 1 else "by itself"
-        lines.append(f"  verdict on a main effect, on {on} of questions like these, {after}: {_points(plan.resolved)}")
+        what = KINDS.get(plan.tested or "", "effect")
+        after = f"after Holm over {plan.family} of them" if plan.family > 1 else "by itself"
+        lines.append(f"  verdict on a {what}, on {on} of questions like these, {after}: {_points(plan.resolved)}")
     assumed: dict[str, list[str]] = {}
     for benchmark in plan.benchmarks:
         a = benchmark.assumptions
@@ -114,6 +115,6 @@ def wall_hours(device_hours: Mapping[str, float], at_once: int) -> str:
 def _alternatives(plan: Plan) -> str:
     if not plan.alternatives:
         return ""
-    lines = ["Alternatives (cost in tokens, smallest main effect on the worst benchmark in points)"]
+    lines = ["Alternatives (cost in tokens, smallest effect of a factor that gets a verdict in points)"]
     lines += [f"  {a.change:<48} {a.cost:5.2f}x  {_points(a.effect)}" for a in plan.alternatives]
     return "\n".join(lines)

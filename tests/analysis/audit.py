@@ -1,10 +1,11 @@
 """How often intervals hold and verdicts err, by simulation.
 
-    python tests/analysis/audit.py [--count N] [--variance pooled] [NAME ...]   coverage and errors of all regimes
-    python tests/analysis/audit.py --cost [--count N]                           half widths against one pooled variance
+python tests/analysis/audit.py [--count N] [--variance pooled] [NAME ...]   coverage and errors of all regimes
+python tests/analysis/audit.py --cost [--count N]                           half widths against one pooled variance
 
-The studies are drawn by `grids`, with NumPy alone, and go through the front door (`effects`, `cell_rows`, `best_cells`,
-`paired`). What a number should be is worked out from the drawn probabilities, by definition, not by the code under test.
+The studies are drawn by `grids`, with NumPy alone, and go through the front door (`effects`, `cell_rows`,
+`best_cells`, `paired`). What a number should be is worked out from the drawn probabilities, by definition, not by the
+code under test.
 """
 
 import argparse
@@ -15,8 +16,7 @@ import numpy as np
 from grids import Cell, Drawn, Regime, base_truth, draw, truth, weights_of
 
 from r3bench.analysis.cells import best_cells, cell_rows
-from r3bench.analysis.effects import Effect, effects
-from r3bench.analysis.families import INTERACTIONS
+from r3bench.analysis.effects import effects
 from r3bench.evaluation.compare import paired
 
 LEAVE_ONE_OUT = tuple(i for i in range(16) if i not in (7, 11, 13, 14, 15))
@@ -200,8 +200,8 @@ def _models(weights: Mapping[Cell, float], regime: Regime, drawn: Drawn) -> floa
     )
 
 
-SHOWN = ("cell", "gain", "base gain", "main", "main*", "interaction", "additivity", "shapley", "leave_one_out", "add_one",
-         "best", "compare", "these main", "these add_one", "these cell")  # fmt: skip
+SHOWN = ("cell", "gain", "base gain", "main", "main*", "interaction", "additivity", "shapley", "leave_one_out",
+         "add_one", "best", "compare", "these main", "these add_one", "these cell")  # fmt: skip
 RATES = ("wrong verdict", "wrong interaction", "wrong negligible")
 
 

@@ -1,15 +1,10 @@
 """What the audit found and what was put right, in small; `python tests/analysis/audit.py` is the whole of it."""
 
-import dataclasses
-
 import numpy as np
 import pytest
 from audit import REGIMES, Regime, audit
 
-from r3bench.analysis.declared import Declared
-from r3bench.analysis.effects import effects, equivalence, interval
-from r3bench.analysis.power import VarianceAssumptions, detectable_verdict
-from r3bench.analysis.results import Results, Run, Scores
+from r3bench.analysis.effects import equivalence, interval
 from r3bench.analysis.shares import share_interval
 
 
@@ -67,49 +62,6 @@ def test_the_regimes_of_the_documentation(name):
         assert found.get(key, 1.0) > (0.87 if rough else 0.92), (key, found)
     if not rough:
         assert found["wrong verdict"] < 0.08 and found.get("wrong negligible", 0.0) < 0.07, found
-
-
-def realised(seeds: int, questions: int, samples: int, assumed: VarianceAssumptions, effect: float) -> float:
-    """Share of 2^4 grids, drawn from the assumptions themselves, in which the first factor is called up."""
-    rng = np.random.default_rng(0)
-    codes = np.array([[(cell >> f & 1) - 0.5 for f in range(4)] for cell in range(16)]).repeat(seeds, axis=0)
-    names = [dict(zip("abcd", ("on" if c > 0 else "off" for c in row), strict=True)) for row in codes]
-    spread = np.sqrt(0.25 - assumed.within_question - assumed.run_question_sd**2 - assumed.run_sd**2)
-    difficulty = 0.5 + spread * np.where(np.arange(questions) % 2, 1, -1)
-    factors = dict.fromkeys("abcd", ("off", "on"))
-    ids, hits, count = tuple(f"{i:04d}" for i in range(questions)), 0, 300
-    for _ in range(count):
-        varying = rng.normal(0, assumed.question_effect_sd, (4, questions)) + np.array([effect, 0, 0, 0])[:, None]
-        p = difficulty + codes @ varying + rng.normal(0, assumed.run_sd, (len(codes), 1))
-        p = np.clip(p + rng.normal(0, assumed.run_question_sd, (len(codes), questions)), 0, 1)
-        correct = rng.binomial(samples, p)
-        scores = Scores(ids, np.full(correct.shape, samples), correct)
-        runs = tuple(Run(f"r{i}", 0, levels) for i, levels in enumerate(names))
-        found = effects(Results("power", factors, runs, {"p": scores}, Declared()), draws=0)[0]
-        hits += next(e for e in found if e.kind == "main" and e.term == "a").verdict() == "up"
-    return hits / count
-
-
-@pytest.mark.parametrize(("seeds", "df"), [(1, 5), (3, 32)])
-def test_a_planned_verdict_is_reached_as_often_as_planned(seeds, df):
-    """With the planned size of one test at 5 % it is in 61 % of the grids: verdicts are adjusted for four effects."""
-    assumed = VarianceAssumptions(run_sd=0.015, run_question_sd=0.06, within_question=0.2, question_effect_sd=0.1)
-    size = detectable_verdict([(assumed, 40)], samples=16, seeds=seeds, weight=0.25, df=df, family=4)
-    assert 0.7 < realised(seeds, 40, 16, assumed, size) < 0.88
-
-
-def test_a_macro_average_needs_less_than_its_parts():
-    assumed = VarianceAssumptions()
-    one, two = (
-        detectable_verdict([(assumed, 30)] * n, samples=16, seeds=3, weight=0.25, df=32, family=4) for n in (1, 2)
-    )
-    exact = dataclasses.replace(assumed, run_sd=0.0)
-    alone, both = (
-        detectable_verdict([(exact, 30)] * n, samples=16, seeds=3, weight=0.25, df=32, family=4) for n in (1, 2)
-    )
-    assert one > two and both == pytest.approx(alone / 2**0.5)
-    assert two > one / 2**0.5  # a run is better or worse on both alike
-    assert detectable_verdict([(assumed, 1)], samples=16, seeds=3, weight=0.25, df=32, family=4) == float("inf")
 
 
 def test_the_audit_sees_intervals_that_are_too_short(monkeypatch):

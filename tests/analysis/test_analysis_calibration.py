@@ -20,7 +20,7 @@ from simulate import (
 
 from r3bench.analysis.effects import interval
 from r3bench.analysis.lattice import contrasts, error_model
-from r3bench.analysis.power import VarianceAssumptions, detectable_effect, detectable_effects
+from r3bench.analysis.power import Design, VarianceAssumptions, detectable_effect, detectable_effects, detectable_limit
 from r3bench.analysis.twoway import two_way
 
 COUNT = 400
@@ -117,11 +117,9 @@ def simulated_power(effect, assumptions, *, questions, samples, seeds, count, se
 def test_detectable_effect_is_where_simulated_power_is_80_percent(questions, samples, seeds, scope, kind):
     special = pytest.importorskip("scipy.special")
     assumptions = VarianceAssumptions(run_sd=0.015, run_question_sd=0.06, within_question=0.2, question_effect_sd=0.15)
-    planned = detectable_effects(
-        {"a": ("off", "on"), "b": ("off", "on")},
-        [{"a": a, "b": b} for a in ("off", "on") for b in ("off", "on")],
-        questions=questions, samples=samples, seeds=seeds, assumptions=assumptions, scope=scope,
-    )[kind]  # fmt: skip
+    cells = [{"a": a, "b": b} for a in ("off", "on") for b in ("off", "on")]
+    design = Design({"a": ("off", "on"), "b": ("off", "on")}, cells, seeds)
+    planned = detectable_effects([(assumptions, questions)], design, samples=samples, scope=scope)[kind]
     points = np.array([0.8, 0.9, 1.0, 1.1, 1.2])
     powers = [
         simulated_power(
@@ -156,20 +154,52 @@ def test_an_effect_spreads_over_questions_alike_however_it_is_averaged():
 
 
 def test_detectable_effects_of_the_known_designs():
-    """In points, with the default assumptions and a normal quantile: AIME24 with 32 samples, MATH-500 with 4."""
-    aime, math500 = VarianceAssumptions(), VarianceAssumptions(within_question=0.08)
-    many = 10_000_000
-    cases = [(aime, 30, 32, 1, 2.0, 8.1), (aime, 30, 32, 3, 2.0, 4.7), (aime, 30, 32, 1, 0.25, 2.9),
-             (aime, 30, 1, 1, 2.0, 23.93), (math500, 500, 4, 3, 0.25, 1.0), (math500, 500, 4, 1, 2.0, 4.9)]  # fmt: skip
-    for assumed, questions, samples, seeds, weight, expected in cases:
-        found = detectable_effect(assumed, questions=questions, samples=samples, seeds=seeds, weight=weight, df=many)
-        assert 100 * found == pytest.approx(expected, abs=0.06)
-    no_noise_estimate = detectable_effect(aime, questions=30, samples=32, seeds=1, weight=1.0, df=0)
-    assert no_noise_estimate == float("inf")
-    these, like_these = (
-        detectable_effect(aime, questions=30, samples=32, seeds=3, weight=0.25, df=32, scope=s)
-        for s in ("these", "like_these")
-    )
-    assert like_these > these
+    """In points, with the default assumptions; with very many seeds of tiny weight Student's t is the normal one."""
+    factors = {"a": ("off", "on")}
+    cells = [{"a": "off"}, {"a": "on"}]
+    apart = np.array([-1.0, 1.0])
+    aime = VarianceAssumptions()
+    many = Design(factors, cells, 400)
+    found = detectable_effect([(aime, 30)], many, apart, samples=32)
+    variance = 2 / 400 * (0.01**2 + 0.08**2 / 30 + 0.10 / (30 * 32))
+    assert found == pytest.approx((1.95996 + 0.84162) * variance**0.5, rel=0.01)
+    few, more = (detectable_effect([(aime, 30)], Design(factors, cells, n), apart, samples=32) for n in (3, 6))
+    assert few > 1.5 * more
+    assert detectable_effect([(aime, 30)], Design(factors, cells, 1), apart, samples=32) == float("inf")
+    assert detectable_effect([(aime, 1)], many, apart, samples=32, scope="like_these") == float("inf")
+    for seeds in (2, 3, 10):
+        these, like_these = (
+            detectable_effect([(aime, 30)], Design(factors, cells, seeds), apart, samples=32, scope=s)
+            for s in ("these", "like_these")
+        )
+        assert like_these >= these
+    assert detectable_limit([(aime, 30)]) == pytest.approx(detectable_effect(
+        [(VarianceAssumptions(run_sd=0, run_question_sd=0, within_question=0), 30)], many, apart, samples=1,
+        scope="like_these"), rel=0.02)  # fmt: skip
+    pooled = detectable_effect([(aime, 30)], Design(factors, cells, 3, variance="pooled"), apart, samples=32)
+    assert pooled < few
     with pytest.raises(ValueError, match=r"within_question: got 0.3"):
         VarianceAssumptions(within_question=0.3)
+
+
+def test_a_macro_average_needs_less_than_its_parts():
+    factors, apart = {"a": ("off", "on")}, np.array([-1.0, 1.0])
+    design = Design(factors, [{"a": "off"}, {"a": "on"}], 10)
+
+    def smallest(assumed, count):
+        return detectable_effect([(assumed, 30)] * count, design, apart, samples=16, scope="like_these")
+
+    noisy, exact = VarianceAssumptions(), VarianceAssumptions(run_sd=0.0)
+    assert smallest(noisy, 1) > smallest(noisy, 2) > smallest(noisy, 1) / 2**0.5  # a run is better on both alike
+    assert smallest(exact, 2) == pytest.approx(smallest(exact, 1) / 2**0.5, rel=0.03)
+
+
+def test_declared_blocks_take_out_what_runs_of_a_seed_share():
+    factors = dict.fromkeys("ab", ("off", "on"))
+    cells = [{"a": a, "b": b} for a in ("off", "on") for b in ("off", "on")]
+    assumed = VarianceAssumptions(run_sd=0.03, shared=0.9)
+    plain, blocked = (
+        detectable_effects([(assumed, 500)], Design(factors, cells, 4, blocks=b), samples=4)["main"]
+        for b in (None, "seed")
+    )
+    assert blocked < 0.6 * plain
