@@ -57,7 +57,8 @@ def group_variances(squares: np.ndarray, error: ErrorModel) -> GroupVariances:
     """Unbiased variances of groups from squared residuals (R,), which may be sums over questions.
 
     The expected sum of squares of a group is linear in all groups' variances. Without blocks it depends on its own
-    alone, and this is the sample variance; with blocks it is Grubbs' (1948) estimator. Negative ones are set to zero.
+    alone, and this is the sample variance; with blocks it is Grubbs' (1948) estimator. It can be negative, and is then
+    set to zero, so that the sum over cells errs to the safe side.
     """
     if error.df <= 0:
         return GroupVariances(np.full(error.groups + 1, np.nan), np.zeros(error.groups + 1))

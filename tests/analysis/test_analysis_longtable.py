@@ -62,4 +62,5 @@ def test_recorded_effects_come_out_of_the_recorded_counts(file):
     for row in recorded:
         made = found[row["benchmark"], row["kind"], ":".join(sorted(row["term"].split(":")))]
         for key in NUMBERS:
-            assert made[key] == pytest.approx(float(row[key]), abs=1e-9), (row["term"], row["kind"], key)
+            wanted = float(row[key]) if row[key] else None  # a restatement has no adjusted p
+            assert made[key] == pytest.approx(wanted, abs=1e-9), (row["term"], row["kind"], key)
