@@ -80,7 +80,7 @@ def results_of(means, factors, seeds=2, questions=50):
 
 
 def test_half_normal_sizes_are_those_of_the_tables():
-    """In the picture's scaling an effect of k factors stands at 1 / 2^(k-1) of its table's size; the words give that."""
+    """In the picture's scaling an effect of k factors stands at 1 / 2^(k-1) of its table's size; the words say so."""
     (grid,) = grids(Setting(40, 8, 2), 1, seed=3)
     runs = tuple(Run(f"r{i}", i % 2, dict(zip(FACTORS, CELLS[c], strict=True))) for i, c in enumerate(grid.cell_of))
     scores = Scores(tuple(map(str, range(40))), np.full_like(grid.correct, 8), grid.correct)
