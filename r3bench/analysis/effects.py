@@ -8,7 +8,7 @@ import numpy as np
 
 from r3bench.analysis.bootstrap import two_way_bootstrap
 from r3bench.analysis.distributions import LARGEST_DF, holm, t_quantile, t_two_sided, t_upper
-from r3bench.analysis.families import RESTATES, families, first_alike
+from r3bench.analysis.families import RESTATES, behind_headline, families, first_alike
 from r3bench.analysis.lattice import Contrast, contrasts
 from r3bench.analysis.prepare import MACRO, Prepared, benchmark_sets, observed_factors, prepare
 from r3bench.analysis.results import Results
@@ -144,6 +144,7 @@ def effects(
         if name != RESTATES:
             member = np.array([f == name for f in family])
             adjusted[member] = holm(p[member])
+    adjusted = behind_headline(shown, family, headline, adjusted)
     return [
         Effect(
             benchmark=data.benchmark, kind=contrast.kind, term=contrast.term, parts=contrast.parts,

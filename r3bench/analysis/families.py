@@ -3,7 +3,8 @@
 A factor is tested once per benchmark, by its main effect; where that rests on the assumption of no interaction at all
 and the design has the single step (only this one on, or all on but this one), by the step, which assumes nothing.
 Interactions have families of their own, so that true main effects can't make them significant. Shapley values,
-leave-one-out, add-one and main effects that are not tested restate a tested effect and are in no family.
+leave-one-out, add-one and main effects that are not tested restate a tested effect and are in no family. A single
+benchmark is looked into where the macro average shows the effect: all benchmarks together then err as one does.
 """
 
 from collections.abc import Collection, Sequence
@@ -38,6 +39,22 @@ def families(effects: Sequence[tuple[str, Contrast]], headline: str, declared: C
             found.append(RESTATES)
         else:
             found.append(PRIMARY if first and contrast.factors[0] in declared else OTHER)
+    return found
+
+
+def behind_headline(
+    effects: Sequence[tuple[str, Contrast]], family: Sequence[str], headline: str, adjusted: np.ndarray
+) -> np.ndarray:
+    """(E,) adjusted p values, on other benchmarks at least that of the same effect on the headline."""
+    first = {
+        (contrast.kind, contrast.parts): p
+        for (benchmark, contrast), name, p in zip(effects, family, adjusted, strict=True)
+        if benchmark == headline and name != RESTATES
+    }
+    found = adjusted.copy()
+    for i, (benchmark, contrast) in enumerate(effects):
+        if benchmark != headline and family[i] != RESTATES and not np.isnan(adjusted[i]):
+            found[i] = np.fmax(adjusted[i], first.get((contrast.kind, contrast.parts), 0.0))
     return found
 
 
