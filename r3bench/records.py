@@ -119,7 +119,7 @@ class TrainRecord:
     device: str  # device name
     processes: int  # world size
     evidence: dict[str, float] = field(default_factory=dict)  # totals of the components' counters
-    acted: dict[str, bool] = field(default_factory=dict)  # per component that was on: did it change anything
+    acted: dict[str, bool] = field(default_factory=dict)  # a component, or the loss's clip or cap: did it act
     halvings: int = 0  # times the micro-batch was halved after running out of memory; rows per update stay the same
     strategy: str | None = None  # how the model was spread: single (one process), ddp, fsdp2, zero2, ...
     weights_dtype: str | None = None  # of the weights that the optimiser changed

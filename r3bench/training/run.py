@@ -268,7 +268,7 @@ def _run(trainer: R3Trainer, recipe: Recipe, paths: RunPaths, quiet: bool, disk_
         train_seconds=round(metrics.elapsed, 3) if metrics else 0.0,
         device=found["device"],
         processes=trainer.accelerator.num_processes,
-        evidence=trainer.evidence,
+        evidence={**trainer.evidence, **trainer.clipping.evidence},
         strategy=made.strategy,
         weights_dtype=made.weights_dtype,
         compute_dtype=made.compute_dtype,
@@ -277,7 +277,10 @@ def _run(trainer: R3Trainer, recipe: Recipe, paths: RunPaths, quiet: bool, disk_
         weights_changed=_share(watch.last.trained if watch.last else None),
         weights_changed_sampled=_share(watch.last.sampled if watch.last and made.engine_dtype else None),
         correction=trainer.correction.record(),
-        acted={component.name: component.acted(trainer.evidence) for component in trainer.components},
+        acted={
+            **{component.name: component.acted(trainer.evidence) for component in trainer.components},
+            **trainer.clipping.acted,
+        },
         notes=[str(line["note"]) for line in read_jsonl(_notes(paths)) if "note" in line],
     )
     if lead:

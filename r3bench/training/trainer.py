@@ -24,6 +24,7 @@ from r3bench.config.strict import build
 from r3bench.errors import ConfigError, Diverged
 from r3bench.training import checkpoint, trl_adapter
 from r3bench.training.args import SECTIONS, R3Config, section
+from r3bench.training.clipping import Clipping
 from r3bench.training.component import Component, check_declared
 from r3bench.training.correction import Correction
 from r3bench.training.correctness import CorrectnessRule
@@ -139,6 +140,7 @@ class R3Trainer(GRPOTrainer):
         history = TrajectoryHistory(
             bounds, self.accelerator.process_index, self.accelerator.num_processes, trl_adapter.gather_list
         )
+        self.clipping = Clipping(self)
         self.moments = Moments(self, history, rule, columns, dict(zip(shaping, self._filled, strict=True)))
         for name, cls in classes.items():
             try:
@@ -342,6 +344,7 @@ class R3Trainer(GRPOTrainer):
 
     def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> torch.Tensor:
         loss = super().training_step(model, inputs, num_items_in_batch)
+        self.clipping.note(self)
         # On several ranks a loss is each one's own: there the gradient norm, equal on all, ends the run.
         if self.accelerator.num_processes == 1 and not torch.isfinite(loss).all():
             self._diverged("loss", float(loss.detach().float().mean()))
@@ -395,6 +398,7 @@ class R3Trainer(GRPOTrainer):
             warnings.warn(f"{folder} lies inside a sampled batch: resumed from it, training samples anew", stacklevel=2)
         assert self.moments is not None
         own = {"generated_tokens": self.generated_tokens, "correction": self.correction.state()}
+        own["clipping"] = self.clipping.state()
         state = {**own, **self.moments.state()}
         checkpoint.save_state(folder, state, self.history.state(), self.accelerator)
         if self.args.should_save:
@@ -434,6 +438,7 @@ class R3Trainer(GRPOTrainer):
                 warnings.warn(f"{folder}: has no components' state; {names} start without any", stacklevel=2)
             return
         self.generated_tokens = state["generated_tokens"]
+        self.clipping.load(state.get("clipping", {}))
         self.correction.load(state.get("correction", {}))  # older checkpoints have none
         assert self.moments is not None
         self.moments.load(state, shares)

@@ -70,6 +70,10 @@ IMAGE_KEYS = (  # batch entries with what a row's images are
     "image_sizes", "image_position_ids",
 )  # fmt: skip
 TILE = "_CHUNKED_LOGPROB_CHUNK_SIZE"  # of trl.trainer.utils: how many logits a tile of the fused head is wide
+CLIP_METRICS = {  # loss type -> TRL's metric of the share that its clip or cap binds
+    **dict.fromkeys(("grpo", "bnpo", "dr_grpo", "dapo", "luspo"), "clip_ratio/region_mean"),
+    "cispo": "cispo_clip_ratio",
+}
 ROW_MEAN_LOSSES = ("grpo", "sapo", "dr_grpo", "luspo")  # average over rows, so padding rows must be made up for
 
 
