@@ -13,6 +13,7 @@ from r3bench.analysis import load_study, write_report
 from r3bench.analysis.curves import cell_curves, comparable
 from r3bench.analysis.heldout import at_budget, held_out
 from r3bench.cli import app
+from r3bench.seals import sealed
 
 STEPS = (15, 30, 45)
 
@@ -121,7 +122,7 @@ def test_a_point_beyond_the_budget_is_no_measurement_at_it(tmp_path):
     slow = next(root.glob("replay-s1-*"))
     record = json.loads((slow / "run.json").read_text())
     record["train"]["train_seconds"] = 5000.0
-    (slow / "run.json").write_text(json.dumps(record))
+    (slow / "run.json").write_text(json.dumps(sealed(record)))
     results = load_study(root, metrics=True)
     found = held_out(root, results)
     rows, budget = at_budget(found, "seconds")
