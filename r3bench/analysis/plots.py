@@ -73,7 +73,7 @@ class Picture:
 
 def forest(found: Sequence[Effect], margin: float, confidence: float = 0.95) -> Picture | None:
     """Effects with both intervals: thick on these questions, thin on questions like these."""
-    rows = [e for kind in KINDS for e in found if e.kind == kind]
+    rows = [e for kind in KINDS for e in found if e.kind == kind and e.same_as is None]
     if not rows:
         return None
     names = [f"{plain(e.term, 40)} ({e.kind.replace('_', ' ')})" for e in rows]

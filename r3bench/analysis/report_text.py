@@ -8,9 +8,9 @@ import numpy as np
 from r3bench.analysis.cells import CellRow
 from r3bench.analysis.effects import Effect
 from r3bench.analysis.families import INTERACTIONS, OTHER, PRIMARY
-from r3bench.analysis.frame import points
+from r3bench.analysis.frame import points, with_interval
 from r3bench.analysis.power import Design, VarianceAssumptions, detectable_effects
-from r3bench.analysis.prepare import benchmark_sets, observed_factors, prepare
+from r3bench.analysis.prepare import MACRO, benchmark_sets, observed_factors, prepare
 from r3bench.analysis.render import plain
 from r3bench.analysis.results import OFF_LEVELS, Results
 from r3bench.analysis.study import run_folder
@@ -31,7 +31,7 @@ def default_question(results: Results) -> str:
 def design_text(results: Results, headline: str) -> list[str]:
     """Grid, seeds, questions, and the smallest effect that it detects."""
     data = prepare(results, headline, benchmark_sets(results)[headline])
-    trained = [r for r in results.runs if not r.base]
+    trained = [r for r in results.runs if not r.base and r.outcome != "failed"]
     levels = "; ".join(f"{f}: {', '.join(v)}" for f, v in results.factors.items())
     text = [f"{len(results.cells)} cells ({plain(levels, 500) or 'no factor'}), {len(trained)}"
             f"{f' of {results.planned} planned' if results.planned else ''} runs, "
@@ -41,6 +41,7 @@ def design_text(results: Results, headline: str) -> list[str]:
         text.append(f"{plain(name)}: {len(scores.questions)} questions, {'-'.join(map(str, asked))} answers each")
     if data is None or not results.factors:
         return text
+    alpha = 1 - results.declared.confidence
     for name, scores in results.benchmarks.items():
         assumed = assumptions_from(results, name)
         source = "with this study's own variances" if assumed else "with typical variances assumed"
@@ -50,18 +51,21 @@ def design_text(results: Results, headline: str) -> list[str]:
         found = detectable_effects(
             [(assumed or VarianceAssumptions(), len(scores.questions))],
             Design(factors, cells, seeds, results.declared.variance, results.declared.blocks),
-            samples=int(np.median(scores.samples[scores.samples > 0])), scope="like_these",
+            samples=int(np.median(scores.samples[scores.samples > 0])), scope="like_these", alpha=alpha,
         )  # fmt: skip
         finite = {k: v for k, v in found.items() if np.isfinite(v)}
         if finite:
             parts = ", ".join(f"{k.replace('_', ' ')} {points(v)}" for k, v in finite.items())
-            text.append(f"smallest effect detected on {plain(name)} (80 % power, 5 %, {source}), in points: {parts}")
+            text.append(
+                f"smallest effect detected on {plain(name)} (80 % power, p below {alpha:.2g}, {source}), in points: {parts}"
+            )
     return text
 
 
 def answer_text(results: Results, top: Sequence[Effect], cells: Sequence[CellRow]) -> str:
     """The answer in one paragraph, made from the numbers."""
-    where = "the macro average" if len(results.benchmarks) > 1 else next(iter(results.benchmarks))
+    headline = next(iter(benchmark_sets(results)))
+    where = "the macro average" if headline == MACRO else headline
     sentences = []
     for effect in (e for e in top if e.family in (PRIMARY, OTHER)):
         part = effect.like_these
@@ -85,10 +89,13 @@ def answer_text(results: Results, top: Sequence[Effect], cells: Sequence[CellRow
     off = next((r for r in cells if r.gain_base is not None and _all_off(r)), None)
     if off is not None and off.gain_base is not None:
         sentences.append(
-            f"training with everything off changes the untrained model by {points(off.gain_base.value, True)} points"
+            "training with everything off changes the untrained model by "
+            f"{with_interval(off.gain_base.value, off.gain_base.like_these, True)} points"
         )
     if len(results.cells) > 1:
-        sentences.append(f"the best cell is {best.label}" if best else "no cell is shown to beat all others")
+        sentences.append(
+            f"{best.label} is shown to beat every other cell" if best else "no cell is shown to beat all others"
+        )
     sentences += [
         f"{row.label} scores {points(row.accuracy.value)} points" for row in cells if row.accuracy and len(cells) < 3
     ]
@@ -100,7 +107,7 @@ def answer_text(results: Results, top: Sequence[Effect], cells: Sequence[CellRow
 
 
 def _all_off(row: CellRow) -> bool:
-    return bool(row.levels) and all(level in OFF_LEVELS for level in row.levels.values())
+    return bool(row.levels) and all(level.lower() in OFF_LEVELS for level in row.levels.values())
 
 
 def environment_text(folder: Path | None, results: Results) -> list[str]:

@@ -14,6 +14,7 @@ from r3bench.analysis.prepare import MACRO, benchmark_sets
 from r3bench.analysis.render import SUFFIXES, render
 from r3bench.analysis.results import Results
 from r3bench.analysis.study import load_study
+from r3bench.analysis.twoway import ROUNDING
 from r3bench.files import write_text
 
 LIKE_THESE = "on questions like these (two-way: seeds and questions)"
@@ -77,7 +78,7 @@ def study_tables(
         first = [e for e in dropped if e.benchmark == names[0] and e.family in (PRIMARY, OTHER)]
         if first:
             tables.append(
-                effect_table(results, first, said, "Sensitivity: main effects without the runs that diverged")
+                effect_table(results, first, said, "Sensitivity: tested effects without the runs that diverged")
             )
     return tables
 
@@ -166,30 +167,38 @@ def answer_table(results: Results, benchmark: str, rows: Sequence[CellRow]) -> T
     )
 
 
-def _best_note(results: Results, benchmark: str) -> list[str]:
+def _best_note(results: Results, rows: Sequence[CellRow], benchmark: str) -> list[str]:
+    """Which cell has the highest mean, the reference among them, and how far the best other one is from that."""
     best = next((b for b in best_cells(results) if b.benchmark == benchmark), None)
-    if best is None or best.low is None or best.high is None:
+    scores = {r.label: r.accuracy.value for r in rows if r.accuracy is not None and not r.base}
+    if best is None or best.low is None or best.high is None or len(scores) < 2:
         return []
-    return [
-        f"highest mean: {best.label}, {points(best.gain, True)} ({points(best.low, True)} to "
-        f"{points(best.high, True)}) over {results.reference}, allowing for its having been picked out of "
-        f"{best.candidates}"
-    ]
+    top = max(scores.values())
+    highest = [label for label, value in scores.items() if value > top - ROUNDING]
+    gain = f"{points(best.gain, True)} ({points(best.low, True)} to {points(best.high, True)}) over {results.reference}"
+    if best.candidates > 1:
+        gain += f", allowing for its having been picked out of {best.candidates}"
+    if highest == [best.label]:
+        return [f"highest mean: {best.label}, {gain}"]
+    if len(highest) > 1:
+        return [f"highest mean: {', '.join(highest)}, alike"]
+    return [f"highest mean: {highest[0]}, the reference; of the other cells {best.label}, {gain}"]
 
 
 def _cell_notes(results: Results, benchmark: str, rows: Sequence[CellRow]) -> list[str]:
-    percent = round(100 * results.declared.confidence)
     members = benchmark_sets(results)[benchmark]
     size = " + ".join(f"{len(results.benchmarks[m].questions)} questions of {m}" for m in members)
     samples = sorted({int(s) for m in members for s in set(results.benchmarks[m].samples.ravel()) if s})
-    notes = [
-        f"accuracy in points, {percent} % intervals {LIKE_THESE}; {size}, {'-'.join(map(str, samples))} answers each"
-    ]
+    known = [r for r in rows if r.accuracy is not None]
+    about = "accuracy in points"
+    if any(r.accuracy and r.accuracy.like_these.low is not None for r in known):
+        about += f", {100 * results.declared.confidence:g} % intervals {LIKE_THESE}"
+    notes = [f"{about}; {size}, {' or '.join(map(str, samples))} answers each"]
     if results.reference == "reference":
         named = results.label([levels[0] for levels in results.factors.values()])
         notes.append(f"reference, every factor at its first level: {named}")
-    notes += _best_note(results, benchmark)
-    if not any(r.best for r in rows):
+    notes += _best_note(results, rows, benchmark)
+    if sum(not r.base for r in known) > 1 and not any(r.best for r in rows):
         notes.append("no cell is marked best: none is shown to beat every other one (Holm-adjusted)")
     if any(r.accuracy and r.accuracy.like_these.se is None for r in rows):
         notes.append("no interval where noise between runs can't be estimated: add seeds")
@@ -225,7 +234,7 @@ def missing_note(results: Results) -> str:
 def effect_table(results: Results, found: Sequence[Effect], notes: Sequence[str], title: str = "") -> Table:
     """One row per effect: estimate, both intervals, adjusted p, verdict."""
     name = found[0].benchmark
-    percent = round(100 * results.declared.confidence)
+    percent = f"{100 * results.declared.confidence:g}"
     columns = [
         Column("effect", "left"), Column("kind", "left"), Column(f"points ({percent} %) on questions like these"),
         Column("on these questions"), Column("SE"), Column("df"), Column("p"), Column("p adjusted"),
@@ -247,9 +256,9 @@ def effect_table(results: Results, found: Sequence[Effect], notes: Sequence[str]
         if e.same_as is None
     ]
     about = [
-        "p adjusted: by Holm, over the effects that test a factor and over interactions apart; '-': restates another "
-        f"effect and is no test of its own; 'negligible' means shown to be within +-{points(results.declared.margin)} "
-        "points"
+        "p adjusted: by Holm, over the effects that test a factor and over interactions apart; '-': no test of its own, "
+        "since it restates another effect, or no p; 'negligible' means shown to be within "
+        f"+-{points(results.declared.margin)} points"
     ]
     if len(body) < len(found):
         about.append("effects that come out as the same contrast are in one row, under the first of their names")
@@ -267,7 +276,7 @@ def _effect(effect: Effect) -> str:
 
 
 def by_benchmark_table(results: Results, found: Sequence[Effect]) -> Table:
-    """Main effects on every benchmark side by side; strong where the adjusted p resolves them."""
+    """Tested effects on every benchmark side by side; strong where the adjusted p resolves them."""
     names = list(dict.fromkeys(e.benchmark for e in found))
     main = {(e.term, e.benchmark): e for e in found if e.family in (PRIMARY, OTHER)}
     body = []
@@ -281,10 +290,10 @@ def by_benchmark_table(results: Results, found: Sequence[Effect]) -> Table:
             clear = effect.verdict(1 - results.declared.confidence) in ("up", "down")
             row.append(Entry(_effect(effect), effect.estimate, clear))
         body.append(row)
-    columns = [Column("main effect", "left"), *(Column("macro average" if n == MACRO else n) for n in names)]
-    notes = [f"points, intervals {LIKE_THESE}; bold: adjusted p below {1 - results.declared.confidence:.2g}; every "
-             "effect on every benchmark is in effects.csv", *results.still]  # fmt: skip
-    return Table(f"{results.name}: main effects by benchmark", columns, body, notes, "by-benchmark")
+    columns = [Column("effect", "left"), *(Column("macro average" if n == MACRO else n) for n in names)]
+    notes = [f"points, intervals {LIKE_THESE}; bold: adjusted p below {1 - results.declared.confidence:.2g}; "
+             "`r3bench tables` writes every effect on every benchmark to effects.csv", *results.still]  # fmt: skip
+    return Table(f"{results.name}: tested effects by benchmark", columns, body, notes, "by-benchmark")
 
 
 def p_text(p: float | None) -> str:

@@ -76,7 +76,7 @@ def test_killed_out_of_disk_and_diverged_runs_in_one_study(tmp_path):
         f"{full.name}: missing (disk: No space left on device)",
         "missing (preempted: worker was killed (SIGKILL))",
         "diverged (loss is nan at step 3)",
-        "Sensitivity: main effects without the runs that diverged",
+        "Sensitivity: tested effects without the runs that diverged",
     ):
         assert told in result.output, told
 

@@ -80,13 +80,13 @@ def test_main_effects_are_shown_on_every_benchmark(study):
     results = load_study(study)
     found, _ = effects(results, draws=0)
     table = by_benchmark_table(results, found)
-    assert [c.name for c in table.columns] == ["main effect", "macro average", "amc", "embedded"]
+    assert [c.name for c in table.columns] == ["effect", "macro average", "amc", "embedded"]
     cells = {(row[0].text, c.name): e for row in table.rows for c, e in zip(table.columns, row, strict=True)}
     for effect in found:
         if effect.kind == "main":
             entry = cells[effect.term, "macro average" if effect.benchmark == "macro" else effect.benchmark]
             assert entry.value == effect.estimate and entry.strong == (effect.p_adjusted < 0.05)
-    assert "### demo: main effects by benchmark" in render_tables(study)
+    assert "### demo: tested effects by benchmark" in render_tables(study)
 
 
 def test_the_untrained_model_alone_has_its_interval(tmp_path):
