@@ -126,17 +126,18 @@ def curve_notes(results: Results, curves: Mapping[str, Sequence[RunCurve]]) -> l
             f"training accuracy over the whole batch ({', '.join(keys)}), which components change by construction "
             "(reflection prompts, given prefixes, discarded rounds): a difference between cells is not all learning"
         ]
-    lost: dict[str, int] = {}
-    for run, index in zip(results.runs, results.cell_of, strict=True):
-        if not run.base and run.outcome != "finished":
-            label = results.label(results.cells[index])
-            lost[label] = lost.get(label, 0) + 1
-    if lost:
-        where = ", ".join(f"{count} of {label}" for label, count in lost.items())
-        notes.append(
-            f"left out: {sum(lost.values())} runs that diverged or are missing ({where}); where they diverged, their "
-            "cells look better here"
-        )
+    for outcome, what in (
+        ("diverged", "that diverged ({where}): their cells look better here"),
+        ("failed", "that are missing ({where})"),
+    ):
+        lost: dict[str, int] = {}
+        for run, index in zip(results.runs, results.cell_of, strict=True):
+            if not run.base and run.outcome == outcome:
+                label = results.label(results.cells[index])
+                lost[label] = lost.get(label, 0) + 1
+        if lost:
+            where = ", ".join(f"{count} of {label}" for label, count in lost.items())
+            notes.append(f"left out: {sum(lost.values())} of the runs {what.format(where=where)}")
     silent = sum(_plotted(run) for run in results.runs) - sum(map(len, curves.values()))
     if silent:
         notes.append(f"left out: {silent} finished runs without a training log")

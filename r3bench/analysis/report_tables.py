@@ -11,7 +11,7 @@ from r3bench.analysis.effects import Interval
 from r3bench.analysis.frame import Column, Entry, Table, count, decimal, with_interval
 from r3bench.analysis.heldout import Cost, HeldOut, at_budget
 from r3bench.analysis.results import Results
-from r3bench.analysis.tables import acted_text, missing_note, p_text
+from r3bench.analysis.tables import acted_text, missing_note, p_equals
 from r3bench.analysis.variance import variance_table
 
 
@@ -85,7 +85,9 @@ def variance_html_table(results: Results) -> Table:
         if record["allocation"]:
             notes.append(f"{benchmark}: {record['allocation']['advice']}")
         if record["seed_block_p"] is not None:
-            notes.append(f"{benchmark}: runs that share a seed are alike? p = {p_text(record['seed_block_p'])}")
+            notes.append(
+                f"{benchmark}: F test of whether runs that share a seed are alike: p {p_equals(record['seed_block_p'])}"
+            )
     columns = [Column("benchmark", "left"), *(Column(n) for n in names.values())]
     return Table("Where the noise comes from (standard deviations, points)", columns, body, notes, "variance")
 
@@ -105,7 +107,8 @@ def evidence_table(results: Results, cells: Sequence[CellRow]) -> Table:
             body.append([Entry(row.label), Entry(acted_text(row)), Entry(key), *numbers])
     columns = [Column("cell", "left"), Column("acted", "left"), Column("counter", "left"), Column("mean of runs"),
                Column("lowest"), Column("highest")]  # fmt: skip
-    notes = ["a component that was on and NEVER acted leaves its cell equal to the one without it"]
+    never = any(did == 0 for r in cells for did, on in r.acted.values() if on)
+    notes = ["a component that was on and NEVER acted: its cell says nothing about it"] if never else []
     return Table("Did the components act?", columns, body, notes, "evidence")
 
 

@@ -20,6 +20,11 @@ from r3bench.errors import StateError
 from r3bench.files import read_json
 
 
+def many(count: int, what: str) -> str:
+    """`1 seed`, `3 seeds`."""
+    return f"{count} {what}{'' if count == 1 else 's'}"
+
+
 def default_question(results: Results) -> str:
     """What a grid asks, if its author did not say."""
     names = ", ".join(results.factors)
@@ -33,12 +38,12 @@ def design_text(results: Results, headline: str) -> list[str]:
     data = prepare(results, headline, benchmark_sets(results)[headline])
     trained = [r for r in results.runs if not r.base and r.outcome != "failed"]
     levels = "; ".join(f"{f}: {', '.join(v)}" for f, v in results.factors.items())
-    text = [f"{len(results.cells)} cells ({plain(levels, 500) or 'no factor'}), {len(trained)}"
-            f"{f' of {results.planned} planned' if results.planned else ''} runs, "
-            f"{len({r.seed for r in trained})} seeds"]  # fmt: skip
+    text = [f"{many(len(results.cells), 'cell')} ({plain(levels, 500) or 'no factor'}), "
+            f"{f'{len(trained)} of {results.planned} planned runs' if results.planned else many(len(trained), 'run')}, "
+            f"{many(len({r.seed for r in trained}), 'seed')}"]  # fmt: skip
     for name, scores in results.benchmarks.items():
         asked = sorted({int(k) for k in np.unique(scores.samples) if k})
-        text.append(f"{plain(name)}: {len(scores.questions)} questions, {'-'.join(map(str, asked))} answers each")
+        text.append(f"{plain(name)}: {len(scores.questions)} questions, {' or '.join(map(str, asked))} answers each")
     if data is None or not results.factors:
         return text
     alpha = 1 - results.declared.confidence

@@ -181,8 +181,8 @@ def _best_note(results: Results, rows: Sequence[CellRow], benchmark: str) -> lis
     if highest == [best.label]:
         return [f"highest mean: {best.label}, {gain}"]
     if len(highest) > 1:
-        return [f"highest mean: {', '.join(highest)}, alike"]
-    return [f"highest mean: {highest[0]}, the reference; of the other cells {best.label}, {gain}"]
+        return [f"the highest mean is shared: {', '.join(highest)}"]
+    return [f"the reference, {highest[0]}, has the highest mean; of the other cells {best.label}, {gain}"]
 
 
 def _cell_notes(results: Results, benchmark: str, rows: Sequence[CellRow]) -> list[str]:
@@ -200,10 +200,13 @@ def _cell_notes(results: Results, benchmark: str, rows: Sequence[CellRow]) -> li
     notes += _best_note(results, rows, benchmark)
     if sum(not r.base for r in known) > 1 and not any(r.best for r in rows):
         notes.append("no cell is marked best: none is shown to beat every other one (Holm-adjusted)")
-    if any(r.accuracy and r.accuracy.like_these.se is None for r in rows):
+    bare = [r for r in known if r.accuracy and r.accuracy.like_these.low is None]
+    if any(r.accuracy and r.accuracy.models.low is not None for r in bare):
+        notes.append(MODELS_NOTE)
+    elif bare and all(len(r.runs) < 2 for r in rows):
         notes.append("no interval where noise between runs can't be estimated: add seeds")
-    if any(r.accuracy and r.accuracy.like_these.se is None and r.accuracy.models.low is not None for r in rows):
-        notes[-1:] = [MODELS_NOTE]
+    elif bare:
+        notes.append("no interval where nothing was seen to vary between runs and questions")
     silent = sorted({c for r in rows for c, (did, on) in r.acted.items() if on and not did})
     notes += [f"{c} was on and never acted in some cell: that row says nothing about it" for c in silent]
     notes += results.still
@@ -294,6 +297,11 @@ def by_benchmark_table(results: Results, found: Sequence[Effect]) -> Table:
     notes = [f"points, intervals {LIKE_THESE}; bold: adjusted p below {1 - results.declared.confidence:.2g}; "
              "`r3bench tables` writes every effect on every benchmark to effects.csv", *results.still]  # fmt: skip
     return Table(f"{results.name}: tested effects by benchmark", columns, body, notes, "by-benchmark")
+
+
+def p_equals(p: float) -> str:
+    """'< 0.001' below that, else '= ' and three decimals."""
+    return p_text(p) if p < 0.001 else f"= {p_text(p)}"
 
 
 def p_text(p: float | None) -> str:

@@ -239,14 +239,14 @@ def test_curves_say_what_they_are_of_and_what_they_leave_out(hostile_study, tmp_
     curves = cell_curves(results)
     changed, lost = curve_notes(results, curves)
     assert "whole batch" in changed and "components change by construction" in changed
-    assert lost.startswith("left out: 1 runs that diverged or are missing (1 of ")
+    assert lost.startswith("left out: 1 of the runs that diverged (1 of ")
     page = write_report(hostile_study, tmp_path, figures=False).read_text()
     assert (
-        page.count("left out: 1 runs") == 0 and page.count("Left out: 1 runs") == 2
+        page.count("left out: 1 of the runs") == 0 and page.count("Left out: 1 of the runs") == 2
     )  # figures; no table compares them
     fresh = {run: [{**line, "fresh/correct": 0.5} for line in log] for run, log in results.metrics.items()}
     page, _ = render_report(replace(results, metrics=fresh), hostile_study)
-    assert page.count("left out: 1 runs") == 3 and page.count("Left out: 1 runs") == 2
+    assert page.count("left out: 1 of the runs") == 3 and page.count("Left out: 1 of the runs") == 2
 
 
 def test_fresh_accuracy_is_used_where_every_run_logs_it(study):

@@ -26,6 +26,7 @@ from r3bench.sweep.grid import load_grid, parse_grid
 
 ELSEWHERE = {  # pages whose commands need a prepared study, or that have none
     "design.md": None,  # sketches of the interface
+    "sentences.md": None,  # what is printed, checked by tests/analysis/test_analysis_sentences.py
     "statistics.md": "tests/analysis/test_analysis_docs.py",
     "tables.md": "tests/analysis/test_analysis_docs.py",
 }
