@@ -205,9 +205,10 @@ def check_primary(results: Results) -> None:
 def _design_notes(data: Prepared, results: Results) -> list[str]:
     trained = np.isnan(data.untrained)
     if trained.sum() > 1 and all(np.ptp(scores[trained], axis=0).max() == 0 for scores in data.scores):
+        seeds = ", seeds included," if len({results.runs[i].seed for i in data.rows[trained]}) > 1 else ""
         return [f"{data.benchmark}: every trained run has the same number of right answers to every question: what was "
-                "varied, seeds included, changed nothing here, so there is no noise to hold effects against; were the "
-                "updates too small or too few?"]  # fmt: skip
+                f"varied{seeds} changed nothing here, so there is no noise to hold effects against; were the updates "
+                "too small or too few?"]  # fmt: skip
     if data.error.source == "none":
         return ["one run per cell and no interaction of three or more factors to pool: noise between runs can't be "
                 "estimated; intervals are about these models, not about their recipes: with other seeds the models "

@@ -65,10 +65,6 @@ def contrasts(factors: Factors, cells: Sequence[Cell], runs: Sequence[int]) -> t
     notes = []
     if len(cells) < full:
         notes.append(f"partial grid: {len(cells)} of {full} level combinations were run")
-    if len(set(runs)) > 1:
-        notes.append(
-            f"unbalanced grid: {min(runs)} to {max(runs)} runs per cell; every cell counts the same, whatever its runs"
-        )
     found: list[Contrast] = []
     wanted: list[_Wanted] = [
         *_averages(factors, names),
@@ -83,6 +79,11 @@ def contrasts(factors: Factors, cells: Sequence[Cell], runs: Sequence[int]) -> t
             found.append(Contrast(kind, parts, about, *solved))
     if any(c.kind == "main" and c.assumes == MODELS[1] for c in found):
         found += _departures(factors, names, cells)
+    if len(set(runs)) > 1:
+        notes.append(
+            f"unbalanced grid: {min(runs)} to {max(runs)} runs per cell; every cell counts the same, whatever its runs"
+            + (", but in effects marked *, whose model weighs by them" if any(c.assumes for c in found) else "")
+        )
     for what, terms in lost.items():
         notes.append(f"not estimable from the cells that were run: {what.replace('_', ' ')} of {', '.join(terms)}")
     return found, notes

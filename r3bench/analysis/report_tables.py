@@ -32,8 +32,8 @@ def matched_table(results: Results, curves: Mapping[str, Sequence[RunCurve]], ax
     columns = [Column("cell", "left"), Column(f"mean training accuracy up to {count(budget)} {unit}"),
                Column("runs that reach the baseline's peak"), Column(f"{unit} to get there")]  # fmt: skip
     notes = [
-        f"baseline: {baseline}; {100 * results.declared.confidence:g} % intervals over seeds where there are several; the "
-        "mean is over the runs that get there, an interval if all do"
+        f"baseline: {baseline}; {100 * results.declared.confidence:g} % intervals over seeds where there are several; "
+        "the mean is over the runs that get there, an interval if all do"
     ]
     notes += curve_notes(results, curves)
     return Table(f"At matched {unit}", columns, [row(m) for m in found], notes, f"matched-{axis}")

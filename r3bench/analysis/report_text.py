@@ -62,7 +62,8 @@ def design_text(results: Results, headline: str) -> list[str]:
         if finite:
             parts = ", ".join(f"{k.replace('_', ' ')} {points(v)}" for k, v in finite.items())
             text.append(
-                f"smallest effect detected on {plain(name)} (80 % power, p below {alpha:.2g}, {source}), in points: {parts}"
+                f"smallest effect detected on {plain(name)} (80 % power, p below {alpha:.2g}, {source}), in points: "
+                + parts
             )
     return text
 

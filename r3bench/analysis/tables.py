@@ -259,8 +259,8 @@ def effect_table(results: Results, found: Sequence[Effect], notes: Sequence[str]
         if e.same_as is None
     ]
     about = [
-        "p adjusted: by Holm, over the effects that test a factor and over interactions apart; '-': no test of its own, "
-        "since it restates another effect, or no p; 'negligible' means shown to be within "
+        "p adjusted: by Holm, over the effects that test a factor and over interactions apart; '-': no test of its "
+        "own, since it restates another effect, or no p; 'negligible' means shown to be within "
         f"+-{points(results.declared.margin)} points"
     ]
     if len(body) < len(found):

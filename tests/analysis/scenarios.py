@@ -187,8 +187,10 @@ SCENARIOS: dict[str, Callable[[Path], Results]] = {
     "named reference": _table([({"m": "grpo"}, 0.4), ({"m": "dapo"}, 0.45)], noise=2.0,
                               reading=Reading(reference={"m": "grpo"})),
     "constant columns": _table(TWO, noise=2.0, extra=lambda f: f.assign(split="test", copy=f["seed"], id=f["run"])),
-    "ignored column": _table(TWO, noise=2.0, extra=lambda f: f.assign(when=f["run"]), reading=Reading(ignore=("when",))),
-    "named factors": _table(TWO, noise=2.0, extra=lambda f: f.assign(when=f["run"]), reading=Reading(factors=("replay",))),
+    "ignored column": _table(TWO, noise=2.0, extra=lambda f: f.assign(when=f["run"]),
+                             reading=Reading(ignore=("when",))),
+    "named factors": _table(TWO, noise=2.0, extra=lambda f: f.assign(when=f["run"]),
+                            reading=Reading(factors=("replay",))),
     "aliased, as told": _table(TWO, noise=2.0, extra=lambda f: f.assign(when=f["replay"]),
                                reading=Reading(factors=("replay", "when"))),
     "base as a factor": _table([({"base": "llama", "replay": x}, 0.4) for x in ("off", "on")]
@@ -220,7 +222,8 @@ SCENARIOS: dict[str, Callable[[Path], Results]] = {
     "stored, declared now": lambda folder: _stored_again(folder, declared=Declared(margin=0.2)),
     "other questions": _table(TWO, noise=2.0, extra=lambda f: f.assign(
         question=f["question"].where(f["run"] != "r0-1", "other " + f["question"]))),
-    "longer is better": _table([({"m": v}, 0.2 + 0.05 * i) for i, v in enumerate("abcdefgh")], noise=0.5, extra=_lengths),
+    "longer is better": _table([({"m": v}, 0.2 + 0.05 * i) for i, v in enumerate("abcdefgh")], noise=0.5,
+                               extra=_lengths),
     "one seed, alike": _table([({"replay": "off"}, 0.5), ({"replay": "on"}, 0.5)], seeds=1),
     "unbalanced, add one": _table(ADD_ONE, noise=2.0, seeds=[4, 3, 2]),
 }  # fmt: skip

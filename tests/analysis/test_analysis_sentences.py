@@ -1,4 +1,4 @@
-"""Every sentence that is printed stands on docs/sentences.md; each appears where its condition holds, and not elsewhere."""
+"""Every sentence that is printed stands on docs/sentences.md; each appears where its condition holds, not elsewhere."""
 
 import re
 from functools import cache
@@ -38,12 +38,17 @@ def printed(tmp_path_factory):
     return found
 
 
+UNMATCHED = (
+    "The training logs hold no accuracy over fresh groups in all runs, and components change the whole batch: what "
+    "cells reach in training at equal cost is not compared."
+)
 # beginning of a sentence on the page -> scenarios in which it must be printed, and in which it must not
 CASES = {
     "accuracy in points, {95} %": (["study", "confidence 90 %", "worse"], ["one seed"]),
     "accuracy in points; ": (["one seed"], ["study", "worse"]),
     "reference, every factor": (["named levels", "named reference"], ["study", "better"]),
-    "highest mean: {cell}, {gain} over {reference}, allowing": (["study", "interaction"], ["better", "all worse", "tie"]),
+    "highest mean: {cell}, {gain} over {reference}, allowing":
+        (["study", "interaction"], ["better", "all worse", "tie"]),
     "highest mean: {cell}, {gain} over {reference}": (["better"], ["worse", "tie", "one seed"]),
     "the reference, {cell}, has the highest mean; of the other cells {cell}, {gain} over {reference}, allowing":
         (["all worse"], ["study", "worse", "better"]),
@@ -128,10 +133,8 @@ CASES = {
     "No run diverged": (["study", "better"], ["diverged", "missing"]),
     "No answers are stored": (["better"], ["study"]),
     "No training logs": (["better"], ["study", "fresh"]),
-    "The training logs hold no accuracy over fresh groups in all runs, and components change the whole batch: what cells "
-    "reach in training at equal cost is not compared.": (["along"], ["fresh", "better"]),
-    "The training logs hold no accuracy over fresh groups in all runs, and components change the whole batch: what cells "
-    "reach in training at equal cost is not compared. {command}": (["study"], ["fresh", "along", "better"]),
+    UNMATCHED: (["along"], ["fresh", "better"]),
+    f"{UNMATCHED} {{command}}": (["study"], ["fresh", "along", "better"]),
     "baseline: {cell}": (["fresh"], ["study", "better"]),
     "training accuracy over fresh": (["fresh"], ["study"]),
     "training accuracy over the whole": (["study"], ["fresh", "better"]),
@@ -207,3 +210,11 @@ def test_numbers_in_sentences_are_the_declared_ones(printed):
         assert told and set(told) == {percent}
         told = [p.rstrip(".") for t in printed[name] for p in re.findall(r"(?<!spread: )p (?:is )?below ([0-9.]+)", t)]
         assert told and set(told) == {alpha}
+
+
+def test_what_is_said_of_seeds_and_of_weights_is_so(printed):
+    """Seeds are spoken of only where there are several; every cell counts the same only without a model that weighs."""
+    assert any("seeds included" in t for t in printed["alike"])
+    assert not any("seeds included" in t for t in printed["one seed, alike"])
+    assert any("but in effects marked *" in t for t in printed["unbalanced, add one"])
+    assert not any("but in effects marked *" in t for t in printed["unbalanced"])
