@@ -29,10 +29,12 @@ def satterthwaite(variance: np.ndarray, df: np.ndarray, parts: np.ndarray) -> np
 
     Args:
         variance: (E, P) estimates; zeros don't count.
-        df: (P,) of each, above 0.
+        df: (E, P) of each, above 0.
         parts: (E,) how many parts of about equal size the design has, whatever their estimates.
     """
     df = np.minimum(df, LARGEST_DF)
+    if df.ndim == 2 and (df == df[:1]).all():
+        df = df[:1]  # one row for all: chi-squared quantiles are slow
     one = np.interp(parts, (4, 8), SHRINK_ONE)[:, None]
     shrink = np.where(df < 1.5, one, SHRINK)
     with np.errstate(divide="ignore", invalid="ignore"):
