@@ -179,8 +179,11 @@ def _cap(recipe: Recipe) -> int:
 
 
 def clear_leftovers(paths: RunPaths) -> None:
-    """Remove what a kill in the middle of a write left under its temporary name: whoever wrote held our lock."""
-    for pattern in (".*.tmp", "model/.*.tmp", "eval/.*.tmp", "eval/*/.*.tmp", "checkpoints/*/.*.tmp"):
+    """Remove what a kill in the middle of a write left under its temporary name: whoever wrote held our lock.
+
+    Only what the first rank writes: the others of this attempt may be at work already.
+    """
+    for pattern in (".*.tmp", "model/.README.md.*.tmp", "eval/.*.tmp", "eval/*/.*.tmp"):
         for path in paths.root.glob(pattern):
             path.unlink(missing_ok=True)
     for folder in paths.root.glob(".model.*"):

@@ -106,3 +106,35 @@ def test_cells_have_servers_of_their_own(standin, recipe, tmp_path):
     logs = list(tmp_path.glob("runs/two/*/server.log"))
     assert len(logs) == 2 and len(list(tmp_path.glob("runs/two/*/run.json"))) >= 2
     assert not [p for p in Path("/proc").glob("[0-9]*/cmdline") if str(tmp_path) in p.read_text(errors="replace")]
+
+
+@pytest.mark.slow
+def test_a_killed_server_costs_its_cell_an_attempt_and_nothing_else(standin, recipe, tmp_path, monkeypatch):
+    """First the server itself, then the process that watches over it."""
+    monkeypatch.setenv("STANDIN_FORK", str(tmp_path / "pids"))
+    steps = {"trainer.max_steps": 8, "trainer.save_strategy": "steps", "trainer.save_steps": 1}
+    grid = {
+        "recipe": "served", "factors": {"replay": ["off", "on"]}, "seeds": [0], "base_model": False, "set": steps,
+        "executor": {"slots": 1}, "retries": {"bug": 0, "preempted": 5}, "disk_floor_gb": 0.0,
+    }  # fmt: skip
+    (tmp_path / "two.yaml").write_text(yaml.safe_dump(grid))
+    process = r3bench("ablate", "two.yaml")
+    for kill in (1, 2):
+        seen = len(list(tmp_path.glob("runs/two/*/checkpoints/checkpoint-*")))
+        old = (tmp_path / "pids").read_text() if kill == 2 else ""
+        while True:
+            assert process.poll() is None, process.stderr.read()
+            text = (tmp_path / "pids").read_text() if (tmp_path / "pids").exists() else ""
+            found = {str(path) for path in tmp_path.glob("runs/two/*/checkpoints/checkpoint-*")}
+            if len(text.split()) == 2 and text != old and (len(found) > seen or (kill == 2 and found)):
+                break
+            time.sleep(0.05)
+        server = int(text.split()[0])
+        guard = int(Path(f"/proc/{server}/stat").read_text().rpartition(")")[2].split()[1])
+        os.kill(server if kill == 1 else guard, signal.SIGKILL)
+    output, errors = process.communicate(timeout=900)
+    assert process.returncode == 0, errors + output
+    lines = [json.loads(line) for path in tmp_path.glob("runs/two/*/attempts.jsonl") for line in path.open()]
+    assert {line["kind"] for line in lines if line["event"] == "failure"} <= {"preempted"}
+    assert len(list(tmp_path.glob("runs/two/*/run.json"))) == 2
+    assert not [p for p in Path("/proc").glob("[0-9]*/cmdline") if str(tmp_path) in p.read_text(errors="replace")]

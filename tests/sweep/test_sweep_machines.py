@@ -14,6 +14,7 @@ from toy import TOY, run_toy
 
 from r3bench.files import no_room, read_jsonl
 from r3bench.out_of_memory import out_of_memory
+from r3bench.records import TrainRecord
 from r3bench.sweep import attempts, local
 from r3bench.sweep.ablate import ablate, open_study
 from r3bench.sweep.attempts import classify
@@ -412,3 +413,76 @@ def test_a_result_that_finds_no_room_is_an_error(home):
         assert done.returncode == 3 and "No space left on device" in done.stderr and "Traceback" not in done.stderr
     done = shell(home, f"'{sys.executable}' script.py | true; exit ${{PIPESTATUS[0]}}")
     assert (done.returncode, done.stderr) == (0, "")
+
+
+SILENT = TrainRecord("finished", None, 2, 200, 1.0, "toy", 2)  # of a rank that writes nothing
+
+
+def run_slowly(work):
+    """Ranks that wait for each other's end, as at a collective; the first attempts say so and are killed."""
+    folder = Path(work["directory"])
+    words = folder.parent.with_name("how")
+    how = words.read_text() if words.exists() else "wait"
+
+    def train(recipe, paths, quiet=False):
+        attempt = len(list(folder.parent.glob("rank-0-*")))
+        rank = os.environ["RANK"]
+        (folder.parent / f"rank-{rank}-{os.getpid()}").touch()
+        if how == "leave_at_once" and rank == "1":
+            os._exit(0)
+        if attempt < 2 or how == "leave_at_once":
+            time.sleep(60 if how == "wait" else 5)
+            raise RuntimeError("connection closed by peer")
+        return TOY.train(recipe, paths, quiet=quiet) if rank == "0" else SILENT
+
+    from dataclasses import replace
+
+    return run_job(work, replace(TOY, train=train))
+
+
+def two_ranks(home, grid_values, how):
+    values = {"seeds": [0], "factors": {"replay": ["off", "on"]}, "base_model": False}
+    grid = parse_grid(grid_values | values | {"retries": {"bug": 0, "preempted": 10}}, "toy.yaml")
+    (home / "runs").mkdir()
+    (home / "runs" / "how").write_text(how)
+    return grid
+
+
+@pytest.mark.slow
+def test_killed_ranks_and_launchers_of_torchrun_are_lost_attempts(home, grid_values):
+    grid = two_ranks(home, grid_values, "wait")
+    killed = []
+
+    def kill():
+        """One rank, then the launcher of the next attempt."""
+        for part in ("r3bench.sweep.child", "torch.distributed.run"):
+            before = set((home / "runs" / "toy").glob("rank-*"))
+            while len(set((home / "runs" / "toy").glob("rank-*")) - before) < 2:
+                time.sleep(0.1)
+            for cmdline in Path("/proc").glob("[0-9]*/cmdline"):
+                words = cmdline.read_bytes().decode(errors="replace") if cmdline.exists() else ""
+                environment = cmdline.with_name("environ").read_bytes() if part in words else b""
+                rank = part != "r3bench.sweep.child" or b"RANK=" in environment
+                if part in words and rank and str(os.readlink(cmdline.with_name("cwd"))) == str(home):
+                    os.kill(int(cmdline.parent.name), signal.SIGKILL)
+                    killed.append(part)
+                    break
+
+    import threading
+
+    thread = threading.Thread(target=kill, daemon=True)
+    thread.start()
+    with DeviceExecutor(["", ""], gpus_per_cell=2) as pool:
+        report = ablate(grid, home / "runs", run=run_slowly, executor=pool, slots=1, say=quiet)
+    assert report.complete and len(killed) == 2
+    assert {record["kind"] for record in events(home)} == {"preempted"}
+
+
+@pytest.mark.slow
+def test_a_rank_that_leaves_at_once_is_a_bug(home, grid_values):
+    """torchrun takes it for a finished one; the other only sees that its peer is gone."""
+    grid = two_ranks(home, grid_values, "leave_at_once")
+    with DeviceExecutor(["", ""], gpus_per_cell=2) as pool:
+        report = ablate(grid, home / "runs", run=run_slowly, executor=pool, slots=1, say=quiet)
+    assert {failure.kind for failure in report.failed.values()} == {"bug"} and len(report.failed) == 2
+    assert all("os._exit(0) was called in a rank" in failure.message for failure in report.failed.values())
