@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 from pathlib import Path
 
 import pyarrow as pa
@@ -64,3 +65,17 @@ def test_recorded_effects_come_out_of_the_recorded_counts(file):
         for key in NUMBERS:
             wanted = float(row[key]) if row[key] else None  # a restatement has no adjusted p
             assert made[key] == pytest.approx(wanted, abs=1e-9), (row["term"], row["kind"], key)
+
+
+def test_what_is_written_of_recorded_components_stands_in_their_table():
+    """Every interval and every adjusted p of the text, and the deviation of every arm in its table by seed."""
+    folder = RESULTS / "embedded_components"
+    words, shown = (" ".join((folder / name).read_text().split()) for name in ("README.md", "tables.md"))
+    told = re.findall(r"[+-]\d+\.\d \([+-][\d.]+ to [+-][\d.]+\)", words)
+    assert len(told) > 10 and not [t for t in told if t not in shown]
+    assert all(f"| {p} |" in shown for p in re.findall(r"\b0\.\d{3}\b", words.partition("**How sure.**")[0]))
+    deviations = re.findall(
+        r"^\| (?!untrained)[^|]+\| 8 \| [^|]+\| ([\d.]+) \|", (folder / "tables.md").read_text(), re.M
+    )
+    by_seed = re.findall(r"^\| [^|]+\|(?: [\d.]+ \|){8} ([\d.]+) \|", (folder / "README.md").read_text(), re.M)
+    assert len(by_seed) == 13 and sorted(by_seed) == sorted(deviations)
