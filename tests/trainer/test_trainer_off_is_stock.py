@@ -1,8 +1,12 @@
-"""With every component off, R3Trainer is TRL's GRPOTrainer: equal sampled tokens, losses and weights, bit for bit."""
+"""With every component off, R3Trainer is TRL's GRPOTrainer: equal sampled tokens, losses and weights, bit for bit.
+
+All 26 set-ups: python -m pytest -m "slow or not slow" tests/trainer/test_trainer_off_is_stock.py
+"""
 
 import pytest
 import torch
 from peft import LoraConfig
+from scenarios import build_models, play
 from trainer_tools import Recorder, arguments, losses, questions
 from trl import GRPOConfig, GRPOTrainer
 
@@ -47,3 +51,31 @@ def test_off_is_stock_over_epochs(tiny_model, tmp_path):
     ours = run(R3Trainer, R3Config, tiny_model, tmp_path / "ours", "plain", epochs=True)
     assert ours[:2] == stock[:2]
     assert ours[0][0] != ours[0][-1]
+
+
+ODD = (  # of `scenarios.py`
+    "beta_iterations_split",
+    "lora_checkpointing",
+    "padded_vocabulary",
+    "model_qwen3_moe",
+    "iterable",
+    "two_workers",
+    "bf16",
+    "tools",
+    "rollout_func",
+    "images",
+    "reward_model_mixed_async",
+    "environment_and_function",
+)
+
+
+@pytest.mark.slow
+def test_off_is_stock_in_twelve_odd_set_ups(tmp_path):
+    models = build_models(tmp_path / "models")
+    for name in ODD:
+        found = []
+        for cls, config in ((GRPOTrainer, GRPOConfig), (R3Trainer, R3Config)):
+            trainer = play(name, cls, config, models, tmp_path / name / cls.__name__)
+            found.append((str(losses(trainer)), {k: v.clone() for k, v in trainer.model.state_dict().items()}))
+        assert found[0][0] == found[1][0], name
+        assert all(torch.equal(found[0][1][key], found[1][1][key]) for key in found[0][1]), name

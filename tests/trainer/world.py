@@ -24,7 +24,7 @@ FAMILIES = {
     "qwen3": {"head_dim": 8},
     "qwen3_moe": {
         "head_dim": 8, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32,
-        "decoder_sparse_step": 1, "output_router_logits": True,
+        "decoder_sparse_step": 1,
     },
 }  # fmt: skip
 
