@@ -35,15 +35,6 @@ def holm(p: np.ndarray) -> np.ndarray:
     return result
 
 
-def benjamini_hochberg(p: np.ndarray) -> np.ndarray:
-    """Step-up adjusted p values (Benjamini and Hochberg 1995), false discovery rate. p: (M,); NaN stays NaN."""
-    p = np.asarray(p, float)
-    result, order = _ranked(p)
-    scaled = p[order] * order.size / np.arange(1, order.size + 1)
-    result[order] = np.minimum(np.minimum.accumulate(scaled[::-1])[::-1], 1.0)
-    return result
-
-
 def _ranked(p: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     known = np.flatnonzero(~np.isnan(p))
     return np.full(p.shape, np.nan), known[np.argsort(p[known], kind="stable")]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from r3bench.analysis.bootstrap import two_way_bootstrap
-from r3bench.analysis.distributions import benjamini_hochberg, holm, t_quantile, t_two_sided
+from r3bench.analysis.distributions import holm, t_quantile, t_two_sided
 from r3bench.analysis.effects import equivalence, interval
 from r3bench.analysis.lattice import contrasts, error_model
 from r3bench.analysis.twoway import two_way
@@ -130,7 +130,6 @@ def test_quantiles_p_values_and_adjustments_equal_scipy_and_statsmodels():
         assert t_two_sided(np.array(2.3), df) == pytest.approx(2 * stats.t.sf(2.3, df), rel=1e-6)
     p = np.array([0.01, 0.04, 0.03, 0.5, 0.0, 1.0])
     np.testing.assert_allclose(holm(p), multipletests(p, method="holm")[1])
-    np.testing.assert_allclose(benjamini_hochberg(p), multipletests(p, method="fdr_bh")[1])
     gappy = np.array([0.01, np.nan, 0.04])
     np.testing.assert_allclose(holm(gappy), [0.02, np.nan, 0.04])
     assert np.isnan(t_quantile(0.975, 0))
