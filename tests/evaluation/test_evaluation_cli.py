@@ -89,7 +89,7 @@ def test_answers_from_anywhere(call, tmp_path):
     path.write_text(json.dumps({"id": "a", "problem": "p", "answer": "27", "response": r"\boxed{27}"}) + "\n")
     (line,) = call("grade", path, "--json").stdout.splitlines()
     assert json.loads(line) == {
-        "id": "a", "correct": True, "extracted": "27", "reason": "boxed: same text", "timed_out": False
+        "id": "a", "correct": True, "extracted": "27", "reason": "boxed: number: equal", "timed_out": False
     }  # fmt: skip
 
 

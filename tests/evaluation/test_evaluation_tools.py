@@ -87,7 +87,7 @@ def test_agreement_of_the_second_grader(stored):
     report = agreement(stored)["math"]
     assert report["agreement"] == pytest.approx(5 / 6)
     assert report["differ"] == [
-        {"question": "q1", "repeat": 0, "gold": r"\frac{1}{2}", "extracted": "0.5", "reason": "boxed: equal",
+        {"question": "q1", "repeat": 0, "gold": r"\frac{1}{2}", "extracted": "0.5", "reason": "boxed: fraction: equal",
          "stored": True, "exact": False}
     ]  # fmt: skip
 

@@ -174,4 +174,4 @@ def explained(gold, other):
         )
         for text in (gold, other)
     ]
-    return bare[0] == bare[1]
+    return re.sub("^[a-z]=", "", bare[0]) == re.sub("^[a-z]=", "", bare[1])
