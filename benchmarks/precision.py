@@ -1,11 +1,12 @@
 """What low precision does to training: weights that can't move, and answers that lose their weight.
 
-    python benchmarks/precision.py weights [--model smollm2-135m] [--updates 20] [--rate 1e-6]
+    python benchmarks/precision.py weights [--model smollm2-135m] [--updates 20] [--blocks 4] [--tokens 4]
     python benchmarks/precision.py correction [--rows 20000]
 
-`weights`: the same training (bf16 autocast, constant rate, `ranking` gives cut-off answers their rewards) with float32
-weights, bfloat16 weights, and bfloat16 weights with the compensated optimiser: the share of weights that could move as
-counted before, that changed, and that changed as a bfloat16 engine sees them. Through `train` and its record.
+`weights`: the same training (bf16 autocast, constant rate, answers of so many tokens with random rewards, the last so
+many blocks of the model) with float32 weights, bfloat16 weights, and bfloat16 weights with the compensated optimiser:
+the share of trained weights that could move as counted before, that changed, and that changed as a bfloat16 engine sees
+them. Through `train` and its record.
 `correction`: what TRL's correction leaves of an answer's weight, by its length and the divergence of engine and policy.
 Log ratios of the tokens are drawn Gaussian, so that the mean ratio is 1, with the divergence (KL) of each token given.
 """
@@ -17,6 +18,7 @@ import os
 import re
 import tempfile
 from pathlib import Path
+from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -33,11 +35,27 @@ ARMS = {
 }
 
 
-def weights(model: str, updates: int, rate: float) -> None:
+def random_rewards(completion_ids: list[list[int]], **_: Any) -> list[float]:
+    """As if from a grader, and the same for the same answer."""
+    return [float(np.random.default_rng(ids).random() < 0.5) for ids in completion_ids]
+
+
+def weights(model: str, updates: int, rate: float, blocks: int, tokens: int) -> None:
     from r3bench.config.load import parse_recipe
     from r3bench.records import RunPaths
-    from r3bench.training.run import train
+    from r3bench.training import run
 
+    load = run.load_model
+
+    def partly(section: Any) -> Any:
+        found, tokenizer = load(section)
+        found.requires_grad_(False)
+        for block in found.model.layers[-blocks:]:
+            block.requires_grad_(True)
+        return found, tokenizer
+
+    random_rewards.__name__ = "correctness"
+    run.load_model, run.reward_functions = partly, lambda *_: [random_rewards]
     print("| weights | can move | changed | changed as a bfloat16 engine sees them |")
     print("|---|---:|---:|---:|")
     for name, section in ARMS.items():
@@ -45,17 +63,16 @@ def weights(model: str, updates: int, rate: float) -> None:
             {
                 "model": {"name": model, **section},
                 "data": {"name": "embedded", "limit": 8},
-                "components": {"ranking": {"scope": "failed"}},
                 "trainer": {
                     "learning_rate": rate, "lr_scheduler_type": "constant", "bf16": True, "max_steps": updates,
-                    "per_device_train_batch_size": 4, "num_generations": 4, "max_completion_length": 16,
+                    "per_device_train_batch_size": 4, "num_generations": 4, "max_completion_length": tokens,
                     "logging_steps": 1, "save_strategy": "no", "gradient_checkpointing": False,
                 },
             },
             "precision.py",
         )  # fmt: skip
         with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stderr(io.StringIO()) as said:
-            record = train(recipe, RunPaths(Path(folder)), quiet=True)
+            record = run.train(recipe, RunPaths(Path(folder)), quiet=True)
         counted = re.search(r"only about (\S+) % of them can move \(counted", said.getvalue())
         print(
             f"| {name} | {f'{counted.group(1)} %' if counted else 'all'} | {100 * record.weights_changed:.2f} % | "
@@ -96,10 +113,12 @@ def main() -> None:
     one.add_argument("--model", default="smollm2-135m")
     one.add_argument("--updates", type=int, default=20)
     one.add_argument("--rate", type=float, default=1e-6)
+    one.add_argument("--blocks", type=int, default=4)
+    one.add_argument("--tokens", type=int, default=4)
     commands.add_parser("correction").add_argument("--rows", type=int, default=20_000)
     given = parser.parse_args()
     if given.command == "weights":
-        weights(given.model, given.updates, given.rate)
+        weights(given.model, given.updates, given.rate, given.blocks, given.tokens)
     else:
         correction(given.rows)
 

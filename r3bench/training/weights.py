@@ -10,7 +10,7 @@ Every rank looks at what it holds of a weight, however the strategy splits it, a
 """
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,6 +31,7 @@ class Watched:
     """The sampled weights of one tensor, n of its elements."""
 
     index: np.ndarray  # (n,) places in the whole tensor, flattened
+    size: int  # elements of the whole tensor
     start: torch.Tensor  # (n,) float32 on the CPU, as the run began; NaN where this rank didn't hold it
 
 
@@ -81,12 +82,12 @@ class WeightsWatch(TrainerCallback):
         """The shares now. Collective."""
         model = trl_adapter.bare_model(self._trainer)
         now = dict(_named(model))
-        trained = _count(self._trained, lambda name, index: self._as_trained(now[name], index), None)
+        trained = _count(self._trained, now, self._as_trained, None)
         if self._adapted:
             layers = _adapted_layers(model)
-            sampled = _count(self._sampled, lambda name, index: _merged(*layers[name], index), self._engine)
+            sampled = _count(self._sampled, layers, _merged, self._engine)
         else:
-            sampled = _count(self._sampled, lambda name, index: _as_sampled(now[name], index), self._engine)
+            sampled = _count(self._sampled, now, _as_sampled, self._engine)
         device = self._trainer.accelerator.device
         counts = torch.tensor([[*trained, *sampled]], dtype=torch.float64 if device.type != "mps" else torch.float32)
         changed, seen, changed_sampled, seen_sampled = (
@@ -121,19 +122,27 @@ def _watched(parameters: dict[str, Any], sample: int) -> dict[str, Watched]:
         here = places[(places >= first) & (places < first + size)] - first
         first += size
         if len(here):
-            found[name] = Watched(here, trl_adapter.held_elements(parameters[name], here, masters=False))
+            found[name] = Watched(here, size, trl_adapter.held_elements(parameters[name], here, masters=False))
     return found
 
 
 def _count(
     watched: dict[str, Watched],
-    elements: Callable[[str, np.ndarray], torch.Tensor],
+    tensors: Mapping[str, Any],
+    elements: Callable[[Any, np.ndarray], torch.Tensor],
     dtype: torch.dtype | None,
 ) -> tuple[int, int]:
-    """How many of the sampled weights differ from their start once rounded to `dtype`, and how many were compared."""
+    """How many of the sampled weights differ from their start once rounded to `dtype`, and how many were compared.
+
+    A tensor that was cut up in a way that isn't known here (FSDP1) is left out.
+    """
     changed = seen = 0
     for name, one in watched.items():
-        now, start = elements(name, one.index), one.start
+        found = tensors.get(name)
+        weight = found[0].weight if isinstance(found, tuple) else found
+        if weight is None or trl_adapter.whole_size(weight) != one.size:
+            continue
+        now, start = elements(found, one.index), one.start
         known = ~(torch.isnan(start) | torch.isnan(now))
         if dtype is not None:
             now, start = now.to(dtype), start.to(dtype)
@@ -152,13 +161,15 @@ def _adapted_layers(model: torch.nn.Module) -> dict[str, tuple[Any, Any]]:
     found = {}
     for name, module in model.named_modules():
         base = getattr(module, "base_layer", None)
-        if base is not None and getattr(module, "lora_A", None) and hasattr(base, "weight"):
+        plain = isinstance(base, torch.nn.Linear) and base.weight.is_floating_point()
+        if plain and getattr(module, "lora_A", None):
             found[WRAPPERS.sub("", name)] = (base, module)
     return found
 
 
-def _merged(base: Any, adapter: Any, index: np.ndarray) -> torch.Tensor:
+def _merged(layer: tuple[Any, Any], index: np.ndarray) -> torch.Tensor:
     """(n,) elements of the base weight with its adapters' update added, in the base weight's dtype as merging does."""
+    base, adapter = layer
     weight = trl_adapter.held_elements(base.weight, index)
     columns = base.weight.shape[1]
     rows, columns_at = torch.from_numpy(index // columns), torch.from_numpy(index % columns)
