@@ -200,3 +200,12 @@ def test_an_engine_that_sleeps_is_counted_while_it_is_awake() -> None:
     names = ("weights", "gathered", "gradients", "optimiser", "activations", "head", "context", "reference")
     assert awake.total == pytest.approx(40 + sum(getattr(awake, name) for name in names))
     assert 40 < asleep.total <= awake.total  # it has its share while it samples, whatever training needs
+
+
+@pytest.mark.parametrize(("name", "strategy"), [("r3_1.5b", "ddp"), ("r3_7b", "fsdp2"), ("deepscaler_8k", "ddp")])
+def test_the_papers_recipes_fit_eight_cards_of_80_gb_with_a_tenth_to_spare(name: str, strategy: str) -> None:
+    recipe = load_recipe(name)
+    assert recipe.model.dtype == "float32"
+    found = recipe_memory(recipe, processes=8, strategy=strategy, device_gb=85.0)  # type: ignore[arg-type]
+    assert found is not None
+    assert found.total <= 0.9 * 85.0  # what an H100 shows as its memory
