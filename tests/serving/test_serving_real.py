@@ -42,7 +42,7 @@ def model(tmp_path_factory) -> str:
     torch.manual_seed(0)
     config = LlamaConfig(
         vocab_size=len(tokenizer), hidden_size=128, intermediate_size=128, num_hidden_layers=2, num_attention_heads=2,
-        num_key_value_heads=1, max_position_embeddings=512, eos_token_id=tokenizer.eos_token_id,
+        num_key_value_heads=1, max_position_embeddings=1024, eos_token_id=tokenizer.eos_token_id,
         pad_token_id=tokenizer.pad_token_id, tie_word_embeddings=True, initializer_range=0.2,
     )  # fmt: skip
     LlamaForCausalLM(config).save_pretrained(folder)
@@ -122,3 +122,76 @@ def test_a_server_is_evaluated_and_leaves_nothing(model, tmp_path):
     process.send_signal(signal.SIGKILL)
     process.communicate()
     assert gone(family[1:])
+
+
+RECIPE = """
+data: {name: embedded, limit: 24}
+trainer:
+  bf16: false
+  max_steps: 3
+  num_generations: 4
+  per_device_train_batch_size: 8
+  gradient_accumulation_steps: 2
+  max_completion_length: 40
+  learning_rate: 1.0e-4
+  use_vllm: true
+  vllm_mode: colocate
+  vllm_importance_sampling_mode: token_truncate
+  logging_steps: 1
+components:
+  replay: {warmup: 0}
+  reflection: {warmup: 0, max_share: 0.5, threshold: 1.0, budget: 24}
+  ranking: true
+  retrospective: {value: monte_carlo, outcome: any, cuts: grid, gate_auc: 0.0}
+eval: {tasks: [embedded], limit: 4, samples: 1, backend: hf}
+"""
+
+
+@pytest.fixture
+def plain_weights(monkeypatch):
+    """On a CPU with AVX-512 vLLM packs its weights and then takes no new ones: leave them as they are."""
+    from vllm.model_executor.layers import linear, utils, vocab_parallel_embedding
+
+    def unpacked(layer, remove_weight):
+        layer.cpu_linear = utils.torch.nn.functional.linear
+
+    for module in (utils, linear, vocab_parallel_embedding):
+        if hasattr(module, "dispatch_cpu_unquantized_gemm"):
+            monkeypatch.setattr(module, "dispatch_cpu_unquantized_gemm", unpacked)
+
+
+def test_colocated_training_with_the_four_components(model, tmp_path, monkeypatch, plain_weights):
+    """Three steps: the engine's context is what was computed, the correction's quantiles are logged by length."""
+    import vllm
+
+    from r3bench.cli import app
+
+    seen = []
+    start = vllm.LLM.__init__
+
+    def watched(self, *args, **kwargs):
+        seen.append(kwargs["max_model_len"])
+        start(self, *args, **kwargs)
+
+    monkeypatch.setattr(vllm.LLM, "__init__", watched)
+    (tmp_path / "colocated.yaml").write_text(f"model: {{name: {model}}}\n{RECIPE}")
+    app(["train", str(tmp_path / "colocated.yaml"), "--runs", str(tmp_path / "runs")], standalone_mode=False)
+    (run_dir,) = (tmp_path / "runs").iterdir()
+    lines = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+    steps = [line for line in lines if "loss" in line]
+    assert len(steps) == 3
+    for line in steps:
+        assert 0 < line["correction/1-512_tokens/q10"] <= line["correction/1-512_tokens/median"] <= 3
+    record = json.loads((run_dir / "run.json").read_text())
+    assert record["train"]["engine"] == "vllm colocate"
+    assert record["train"]["engine_dtype"] in ("float32", "bfloat16")
+
+    from r3bench.config.load import load_recipe
+    from r3bench.training.context import engine_context
+    from r3bench.training.data import load_questions
+    from r3bench.training.models import load_model
+
+    recipe = load_recipe(str(tmp_path / "colocated.yaml"))
+    tokenizer = load_model(recipe.model)[1]
+    assert seen == [engine_context(recipe, load_questions(recipe.data), tokenizer, None)]
+    print(json.dumps({"context": seen[0], "steps": steps}))
