@@ -34,6 +34,7 @@ def arguments():
     parser.add_argument("--model-impl")
     parser.add_argument("--tensor-parallel-size", type=int, default=1)
     parser.add_argument("--revision")
+    parser.add_argument("--dtype")
     return parser.parse_args()
 
 

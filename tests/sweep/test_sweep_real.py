@@ -163,7 +163,7 @@ def test_forty_random_kills(home):
             process = subprocess.Popen(command, cwd=home)
     assert process.wait() == 0
     print(dict(kills))
-    assert sum(kills.values()) == KILLS and len(kills) == 4 and min(kills[role] for role in ROLES) >= 5
+    assert sum(kills.values()) == KILLS and min(kills[role] for role in ROLES) >= 5
     assert not [pid for pid in seen if "r3bench" in tree(pid).get(pid, "")]  # no stray process
     assert names(study) == names(calm.root)  # and no stray file
     runs = sorted(p.parent.name for p in study.glob("*/run.json"))
