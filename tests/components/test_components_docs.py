@@ -2,6 +2,7 @@
 
 import re
 
+import company
 import pytest
 import yaml
 from settings_table import PAGE, filled
@@ -17,6 +18,26 @@ def test_the_page_lists_every_component_with_its_settings():
     for name in catalog.component_names():
         assert f"<!-- settings {name} -->" in TEXT, name
     assert filled(TEXT) == TEXT, "run python tests/components/settings_table.py"
+
+
+def test_the_page_says_who_may_see_whose_rows():
+    assert company.filled(TEXT) == TEXT, "run python tests/components/company.py"
+
+
+@pytest.mark.parametrize("name", catalog.component_names())
+@pytest.mark.parametrize("channel", list(company.CHANNELS)[:4])
+def test_no_component_takes_anothers_rows_for_its_own(name, channel):
+    assert company.effects(name, channel) == []
+
+
+def test_provenances_that_are_let_in_are_seen(monkeypatch):
+    """The measure can fail: with `into_provenance` and `from_provenance` opened, every channel shows."""
+    opened = {"into_provenance": ["fresh", "reflection", "continuation"]}
+    monkeypatch.setitem(company.SETTINGS, "ranking", {**company.SETTINGS["ranking"], **opened})
+    assert company.effects("ranking", "reflection groups") == ["rewards"]
+    stored = {"from_provenance": ["fresh", "reflection", "continuation"]}
+    monkeypatch.setitem(company.SETTINGS, "replay", {**company.SETTINGS["replay"], **stored})
+    assert company.effects("replay", "stored continuation answers") == ["mixing"]
 
 
 @pytest.mark.parametrize("snippet", re.findall(r"```yaml\n(.*?)```", TEXT, re.DOTALL))
