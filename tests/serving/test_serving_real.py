@@ -125,7 +125,7 @@ def test_a_server_is_evaluated_and_leaves_nothing(model, tmp_path):
 
 
 RECIPE = """
-data: {name: embedded, limit: 24}
+data: {name: embedded, limit: 4}
 trainer:
   bf16: false
   max_steps: 3
@@ -182,6 +182,9 @@ def test_colocated_training_with_the_four_components(model, tmp_path, monkeypatc
     assert len(steps) == 3
     for line in steps:
         assert 0 < line["correction/1-512_tokens/q10"] <= line["correction/1-512_tokens/median"] <= 3
+    assert sum(line.get("reflection/groups_planned", 0) for line in steps) > 0  # with its longer prompts
+    assert sum(line.get("ranking/groups", 0) for line in steps) > 0
+    assert sum(line.get("retrospective/tokens_given", 0) for line in steps) > 0
     record = json.loads((run_dir / "run.json").read_text())
     assert record["train"]["engine"] == "vllm colocate"
     assert record["train"]["engine_dtype"] in ("float32", "bfloat16")
