@@ -67,7 +67,7 @@ def validate(
     `--json` prints it with every default filled in.
     """
     from r3bench.config.advice import warnings_of
-    from r3bench.config.clipping import ratio_moves
+    from r3bench.config.clipping import ratio_moves, replays_with_ratios
     from r3bench.config.load import load_recipe, resolved, run_id
     from r3bench.config.strict import plain
     from r3bench.config.world import least_processes
@@ -85,6 +85,8 @@ def validate(
         least = least_processes(recipe.trainer)
         needs = f"; needs a multiple of {least} processes (--gpus)" if least > 1 else ""
         once = "" if ratio_moves(recipe) else "; one update per sampled batch: ratios are 1, no clip acts"
+        if once and replays_with_ratios(recipe):
+            once += " but on stored answers"
         lines["recipe"] = f"{kinds['recipes']}: run {run_id(recipe)}, components on: {on}{needs}{once}"
         advice += warnings_of(recipe)
     if "grids" in kinds:
@@ -92,7 +94,7 @@ def validate(
 
         study = open_study(name, Path())
         check_cells(study)
-        advice += cell_warnings(study.cells)
+        advice += cell_warnings(study.cells, study.grid.executor.gpus)
         found["grid"] = plain(study.grid) | {"runs": [cell.run_id for cell in study.cells]}
         lines["grid"] = f"{kinds['grids']}: {len(study.cells)} runs, {len(study.duplicates)} left out as duplicates"
     if as_json:

@@ -143,7 +143,7 @@ def plan(
         mean_length=mean_length,
         power=power,
     )
-    advice = cell_warnings(enumerate_cells(loaded)[0])
+    advice = cell_warnings(enumerate_cells(loaded)[0], loaded.executor.gpus)
     if as_json:
         print_json(plan_data(found) | {"warnings": advice})
     else:

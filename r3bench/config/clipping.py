@@ -1,6 +1,11 @@
 """Whether the clip of a policy ratio can ever act: only where the policy changes while a sampled batch is in use."""
 
+from dataclasses import asdict
+from typing import Any
+
+from r3bench import catalog
 from r3bench.config.sections import Recipe
+from r3bench.config.strict import build
 from r3bench.config.trainer_fields import generation_batch, trainer_value
 
 CLIP_FIELDS = ("epsilon", "epsilon_high", "delta")  # fields of a clip
@@ -20,6 +25,11 @@ def ratio_moves(recipe: Recipe, processes: int = 1) -> bool:
     return bool(int(trainer_value(recipe.trainer, "gradient_accumulation_steps")) % _window(recipe, processes))
 
 
+def replays_with_ratios(recipe: Recipe) -> bool:
+    """Whether a component mixes in stored answers against the log-probs they were sampled with, as PPO's old policy."""
+    return any(settings.get("weight") == "ppo" for settings in _with_defaults(recipe))
+
+
 def clip_warning(recipe: Recipe, processes: int = 1) -> str | None:
     """What to say of a recipe that states a clip, or a loss that lives off the ratio, where the ratio is always 1."""
     if ratio_moves(recipe, processes):
@@ -33,11 +43,22 @@ def clip_warning(recipe: Recipe, processes: int = 1) -> str | None:
     if not stated:
         return None
     steps = int(trainer_value(values, "gradient_accumulation_steps"))
+    acts, ratio = ("can't act", "always 1")
+    if replays_with_ratios(recipe):
+        acts, ratio = ("can't act but on stored answers (weight: ppo)", "1 for all others")
     return (
-        f"trainer: {', '.join(stated)} can't act: each sampled batch is used up in one update, so the ratio to the "
-        f"policy that sampled it is always 1; set steps_per_generation above gradient_accumulation_steps ({steps}), "
-        "such as a multiple of it, or num_iterations above 1"
+        f"trainer: {', '.join(stated)} {acts}: each sampled batch is used up in one update, so the ratio to the policy "
+        f"that sampled it is {ratio}; set steps_per_generation above gradient_accumulation_steps ({steps}), such as a "
+        "multiple of it, or num_iterations above 1"
     )
+
+
+def _with_defaults(recipe: Recipe) -> list[dict[str, Any]]:
+    """Settings of the components that are on, defaults filled in."""
+    found = []
+    for name, settings in recipe.components.items():
+        found.append(asdict(build(catalog.component(name).Config, settings, name)))
+    return found
 
 
 def _window(recipe: Recipe, processes: int) -> int:

@@ -6,9 +6,10 @@ An update that is no more than half of that rounds back to w, however often it i
 
 import json
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from r3bench.config.sections import ModelSection, Recipe
 from r3bench.config.trainer_fields import trainer_value
@@ -19,7 +20,9 @@ SIGNIFICAND = {"float32": 24, "bfloat16": 8, "float16": 11}  # bits, the implici
 TYPICAL_SCALE = 0.02  # standard deviation of a language model's weights where nothing is known: their usual start
 ENOUGH = 0.9  # share of weights that an update must be able to move for nothing to be said
 BY_GRADIENT = {"sgd", "lomo", "schedule_free_sgd"}  # optimisers whose step is the rate times the gradient
-COMPENSATED = {"stable_adamw"}  # torch-optimi keeps what rounding drops, unless told otherwise, in low precision
+MANY = 1e8  # weights of a small language model: the norm of their gradient is sqrt(MANY) times one's root mean square
+TORCHAO = ("adamw_torch_4bit", "adamw_torch_8bit")  # optimisers that can round at random
+TRUE = ("y", "yes", "t", "true", "on", "1")  # in transformers' optim_args
 KAHAN_FOR = ("adamw_torch", "adamw_torch_fused")  # optimisers that the compensated AdamW stands in for
 
 
@@ -30,15 +33,17 @@ def movable_below(dtype: str, update: float) -> float:
     return 2.0 ** math.ceil(SIGNIFICAND[dtype] + math.log2(update))
 
 
-def update_size(optim: str, learning_rate: float, max_grad_norm: float = 1.0) -> float | None:
-    """The largest change an update makes to a weight, about; None where nothing bounds it.
+def update_size(optim: str, learning_rate: float, max_grad_norm: float = 1.0, weights: float = MANY) -> float:
+    """The change that an update makes to most of `weights` weights at most, about.
 
     Adaptive optimisers divide the gradient by its own size, so a step is about the learning rate. The others' is the
-    rate times the gradient, of which clipping leaves at most `max_grad_norm`.
+    rate times the gradient. Of that clipping leaves at most a norm of `max_grad_norm` over all weights; twice the root
+    mean square of one weight's, which at most a quarter of them exceed (Chebyshev), is counted. Without clipping (0) a
+    norm of 1 is.
     """
     if optim not in BY_GRADIENT:
         return learning_rate
-    return learning_rate * max_grad_norm if max_grad_norm > 0 else None
+    return 2 * learning_rate * (max_grad_norm or 1.0) / math.sqrt(weights)
 
 
 def movable_share(
@@ -46,7 +51,7 @@ def movable_share(
 ) -> float:
     """The share of weights that updates can move, of Gaussian weights with standard deviation `scale`; 0 to 1."""
     update = update_size(optim, learning_rate, max_grad_norm)
-    return 1.0 if update is None else math.erf(movable_below(dtype, update) / (scale * math.sqrt(2)))
+    return math.erf(movable_below(dtype, update) / (scale * math.sqrt(2)))
 
 
 @dataclass(frozen=True)
@@ -56,6 +61,7 @@ class Precision:
     weights: str | None  # dtype of the weights that the optimiser changes; None: known once the model is loaded
     compute: str | None  # dtype of forward and backward where autocast sets another; None: as the weights
     compensated: bool  # the optimiser keeps what rounding drops
+    stochastic: bool  # the optimiser rounds up or down at random
     optim: str  # TRL's name of it
     learning_rate: float  # the schedule's peak
     max_grad_norm: float  # where gradients are clipped; 0: nowhere
@@ -77,12 +83,24 @@ class Precision:
             share: of all trained weights.
             about: where the share is from, such as 'expected at weights of size 0.02'.
         """
-        if share >= ENOUGH:
+        if share >= ENOUGH or self.compensated:
             return None
+        told = f"{self.weights} weights under {self.optim} at a learning rate of {self.learning_rate:g}: "
+        if self.weights == "float32":
+            return (
+                f"trainer.learning_rate: {told}only about {_percent(share)} of them can move ({about}), every smaller "
+                "update is rounded away; use a higher rate"
+            )
+        wide = "model.dtype: float32 (trainer.bf16: true still computes in bfloat16)"
+        if self.stochastic:
+            return (
+                f"model.dtype: {told}only about {_percent(share)} of them are moved by each update ({about}), the "
+                f"others at random by far more than it: right on average, and noisy; use {wide}"
+            )
+        kahan = ", or model.compensation: kahan" if self.weights == "bfloat16" and self.optim in KAHAN_FOR else ""
         return (
-            f"model.dtype: {self.weights} weights under {self.optim} at a learning rate of {self.learning_rate:g}: "
-            f"only about {_percent(share)} of them can move ({about}), every smaller update is rounded away; use "
-            "model.dtype: float32 (trainer.bf16: true still computes in bfloat16), or model.compensation: kahan"
+            f"model.dtype: {told}only about {_percent(share)} of them can move ({about}), every smaller update is "
+            f"rounded away; use {wide}{kahan}"
         )
 
 
@@ -90,12 +108,17 @@ def precision(recipe: Recipe, loaded: str | None = None) -> Precision:
     """In what `recipe` trains; `loaded`: dtype of its weights once the model is there."""
     values, model = recipe.trainer, recipe.model
     optim = str(trainer_value(values, "optim"))
-    told = str(trainer_value(values, "optim_args") or "").replace(" ", "")
-    compensated = model.compensation == "kahan" or (optim in COMPENSATED and "kahan_sum=" not in told)
+    told = _optim_args(str(trainer_value(values, "optim_args") or ""))
+    compensated = model.compensation == "kahan"
+    if optim == "stable_adamw":  # torch-optimi's, which does it for low precision; transformers takes any text for true
+        compensated |= told.get("kahan_sum", "true") != ""
+    elif optim == "adamw_anyprecision":
+        compensated |= told.get("use_kahan_summation", "").lower() in TRUE
     return Precision(
         weights=_trained_dtype(model) if loaded is None else loaded,
         compute=autocast(recipe),
         compensated=compensated,
+        stochastic=optim in TORCHAO and told.get("bf16_stochastic_round", "").lower() in TRUE,
         optim="compensated AdamW" if model.compensation == "kahan" else optim,
         learning_rate=float(trainer_value(values, "learning_rate")),
         max_grad_norm=float(trainer_value(values, "max_grad_norm")),
@@ -104,9 +127,14 @@ def precision(recipe: Recipe, loaded: str | None = None) -> Precision:
 
 def autocast(recipe: Recipe) -> str | None:
     """The dtype that matrix products are made in where a GPU trains; None: that of the weights."""
-    if trainer_value(recipe.trainer, "fp16"):
+    return autocast_of(recipe.trainer)
+
+
+def autocast_of(trainer: Mapping[str, Any]) -> str | None:
+    """`autocast` of a `trainer` section."""
+    if trainer.get("fp16"):
         return "float16"
-    return "bfloat16" if recipe.trainer.get("bf16", True) in (True, None) else None  # TRL's default is bf16
+    return "bfloat16" if trainer.get("bf16", True) in (True, None) else None  # TRL's default is bf16
 
 
 def precision_warnings(recipe: Recipe) -> list[str]:
@@ -118,6 +146,8 @@ def precision_warnings(recipe: Recipe) -> list[str]:
             f"model.dtype: auto takes the dtype that '{recipe.model.name}' was saved in, mostly bfloat16, and then an "
             "update as small as the learning rate is rounded away; float32 is what the rest of the harness trains in"
         ]
+    if found.optim in BY_GRADIENT and found.weights == "float32":
+        return []  # it depends on the number of weights: told once they are loaded
     warning = found.warning(share, f"expected of weights of size {TYPICAL_SCALE:g}")
     return [warning] if warning else []
 
@@ -179,6 +209,13 @@ def check_strategy_precision(recipe: Recipe, strategy: str, where: str, loaded: 
     )
 
 
+def loaded_dtype(model: ModelSection) -> str | None:
+    """Dtype that the model's weights are loaded in, those of the base under adapters; None where only its files say."""
+    if model.dtype == "float16" and model.lora is None:
+        return "float32"
+    return model.dtype if model.dtype != "auto" else _saved_dtype(model.name)
+
+
 def _trained_dtype(model: ModelSection) -> str | None:
     """Dtype of the weights that change: adapters are float32 whatever they adapt, as is what a loss scaler works on."""
     if model.lora is not None or model.dtype == "float16":
@@ -194,6 +231,12 @@ def _saved_dtype(name: str) -> str | None:
         return "float32" if name.startswith("embedded") else None
     found = values.get("dtype") or values.get("torch_dtype") if isinstance(values, dict) else None
     return found if found in SIGNIFICAND else None
+
+
+def _optim_args(text: str) -> dict[str, str]:
+    """transformers' `optim_args`, such as 'a=1, b=2'."""
+    parts = (part.partition("=") for part in text.replace(" ", "").split(","))
+    return {key: value for key, equals, value in parts if equals}
 
 
 def _percent(share: float) -> str:

@@ -134,12 +134,15 @@ def check_cells(study: Study) -> None:
             check_numbers(cell.recipe, processes, 1, strategy, f"{study.grid.name}, cell {cell.name}: trainer")
 
 
-def cell_warnings(cells: Iterable[Cell]) -> list[str]:
-    """What is odd about a grid's cells (`warnings_of` each), said once with the first cell it is true of."""
+def cell_warnings(cells: Iterable[Cell], processes: int = 1) -> list[str]:
+    """What is odd about a grid's cells (`warnings_of` each), said once with the first cell it is true of.
+
+    `processes`: that train a cell together.
+    """
     first: dict[str, str] = {}
     for cell in cells:
         if cell.factors != BASE_MODEL:
-            for line in warnings_of(cell.recipe):
+            for line in warnings_of(cell.recipe, processes):
                 first.setdefault(line, cell.name)
     return [f"cell {name}: {line}" for line, name in first.items()]
 

@@ -9,8 +9,10 @@ from typing import Any
 import yaml
 
 from r3bench import catalog
+from r3bench.config.precision import loaded_dtype, precision
 from r3bench.config.sections import Recipe
 from r3bench.config.trainer_fields import trainer_value
+from r3bench.sweep.memory import adapter_parameters, shape_of, state_bytes
 from r3bench.training.embedded import CAPS, SIZES
 
 # questions of the known sets (docs/models-and-data.md has the same), where a file can't tell
@@ -24,7 +26,6 @@ TRANSFORMERS_STEP = 0.03  # s for a token of every row in transformers: Python a
 REFERENCE_PARAMETERS = 1.78e9
 EMBEDDED_PARAMETERS = 0.23e6
 EMBEDDED_RATE = {"CPU core": 4_000.0}  # 50,000 sampled tokens in 12 to 13 s, two runs on two cores
-CHECKPOINT_WIDTHS = 3  # a checkpoint holds the weights and Adam's two moments, each in the dtype of the weights
 HISTORY_BYTES = 8  # per stored token: its id and the log-prob it was sampled with
 TEXT_BYTES = 2.0  # stored bytes per answer token, compressed
 
@@ -54,7 +55,7 @@ def run_cost(recipe: Recipe, *, mean_length: float = 0.5, processes: int = 1, ra
     answers = sum((questions_of(task, recipe.eval.limit) or 0) * recipe.eval.samples for task in recipe.eval.tasks)
     evaluation = answers * mean_length * (recipe.eval.max_tokens or cap)
     size = parameters(recipe.model.name)
-    weights = 4 if recipe.model.dtype == "float32" else 2
+    weights = 4 if loaded_dtype(recipe.model) == "float32" else 2
     hours: dict[str, float] = {}
     if training is not None:
         kinds = {"given rate": rate} if rate else _rates(recipe.model.name, size)
@@ -65,9 +66,18 @@ def run_cost(recipe: Recipe, *, mean_length: float = 0.5, processes: int = 1, ra
         training_tokens=training,
         evaluation_tokens=evaluation,
         device_hours=hours,
-        checkpoint_gb=2 * ((size or 0.0) * CHECKPOINT_WIDTHS * weights + history_bytes(recipe, training)) / 1e9,
+        checkpoint_gb=2 * (_checkpoint_bytes(recipe, size or 0.0, weights) + history_bytes(recipe, training)) / 1e9,
         kept_gb=((size or 0.0) * weights + evaluation * TEXT_BYTES) / 1e9,
     )
+
+
+def _checkpoint_bytes(recipe: Recipe, size: float, width: int) -> float:
+    """A checkpoint's weights and optimiser states; with adapters (float32) those of the adapters alone."""
+    found = shape_of(recipe.model.name) if recipe.model.lora is not None else None
+    if found is not None and recipe.model.lora is not None:
+        size, width = adapter_parameters(found, recipe.model.lora.rank), 4
+    kept = width if precision(recipe).compensated and width < 4 else 0
+    return size * (width + state_bytes(str(trainer_value(recipe.trainer, "optim")), width) + kept)
 
 
 def with_transformers(recipe: Recipe) -> bool:

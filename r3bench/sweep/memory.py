@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from r3bench import catalog
+from r3bench.config.precision import autocast_of, loaded_dtype, precision
 from r3bench.config.sections import LoraSection, Recipe
 from r3bench.config.strict import build
 from r3bench.config.trainer_fields import generation_batch, trainer_value
@@ -16,9 +17,15 @@ from r3bench.sweep.strategy import Strategy
 PROMPT = 1024  # tokens of the data's longest prompt, where nothing is known
 SPARE = 0.1  # of a card's memory that should be left: fragmentation, and what these formulas don't know
 ASLEEP_GB = 1.0  # what a sleeping vLLM keeps: CUDA graphs, its own context; ours
-ENGINE_WIDTH = (
-    2  # bytes of the engine's weights, keys and values: it takes bfloat16 for float32 and bfloat16 checkpoints
-)
+ENGINE_WIDTH = 2  # bytes of the engine's weights, keys and values: bfloat16 for float32 and bfloat16 checkpoints
+STATES = {  # optimiser states a trained weight, where that isn't the usual two in the weights' dtype
+    "sgd": 0, "adafactor": 0, "lomo": 0, "adalomo": 0, "adagrad": 1, "rmsprop": 1, "schedule_free_sgd": 1,
+}  # fmt: skip
+OWN_WIDTH = {  # bytes a trained weight of optimisers that keep states in a dtype of their own
+    "adamw_torch_4bit": 1, "adamw_torch_8bit": 2, "lion_32bit": 4, "paged_lion_32bit": 4, "rmsprop_bnb": 4,
+    "rmsprop_bnb_32bit": 4, "rmsprop_bnb_8bit": 1, "lion_8bit": 1, "paged_lion_8bit": 1, "ademamix": 12,
+    "paged_ademamix_32bit": 12, "ademamix_8bit": 3, "paged_ademamix_8bit": 3, "paged_adamw_32bit": 8,
+}  # fmt: skip
 CONTEXT_GB = 1.0  # CUDA context, library workspaces and fragmentation; ours
 CARDS = {f"{size} GB": size * 1.073 for size in (24, 40, 80, 141)}  # sold in GiB; usable GB
 TILE = 4096 * 32768  # logits of TRL's fused head at a time: tokens x part of the vocabulary, an upper bound
@@ -28,6 +35,7 @@ SPLIT = {  # what a strategy divides by the number of processes
     "zero3": frozenset({"weights", "reference", "gradients", "optimiser"}),
     "fsdp2": frozenset({"weights", "reference", "gradients", "optimiser"}),
 }  # fmt: skip
+EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")  # keys of mixtures, whose sizes aren't known here
 
 
 @dataclass(frozen=True)
@@ -68,7 +76,7 @@ class Memory:
     gathered: float  # whole layers that a sharded strategy puts together for a forward, or autocast's copies of weights
     reference: float  # of the frozen copy that beta > 0 needs without adapters
     gradients: float  # of what is trained
-    optimiser: float  # Adam's two moments, and what an optimiser keeps besides
+    optimiser: float  # its states, such as Adam's two moments, and what it keeps besides
     activations: float  # of one micro-batch in training
     head: float  # gradients at the LM head before they are added up
     generation: float  # keys and values while transformers samples (not at the same time as the two above)
@@ -95,6 +103,7 @@ def memory(
     *,
     dtype: str = "bfloat16",
     lora: LoraSection | None = None,
+    compensated: bool = False,
     prompt: int = PROMPT,
     processes: int = 1,
     strategy: Strategy = "ddp",
@@ -106,12 +115,14 @@ def memory(
 
     With N parameters, T trained ones, b rows a micro-batch, s tokens of the longest row, h hidden size, L layers, V
     vocabulary, w bytes a weight (2 in bfloat16, 4 in float32 and for FSDP2 under mixed precision, which keeps what is
-    trained in float32), c = 2 bytes a value in autocast or bfloat16:
+    trained in float32; 2 for DeepSpeed under mixed precision, which casts the model), c = 2 bytes a value in autocast
+    or bfloat16:
 
     - weights w N; reference w N if beta > 0 without adapters; gradients w T
     - optimiser 2 w T: torch's AdamW keeps two moments in the dtype of the weights (Kingma & Ba 2015, algorithm 1); 2 T
-      for an 8-bit one (arXiv 2110.02861). DeepSpeed: 12 T, a float32 copy and two float32 moments (ZeRO, arXiv
-      1910.02054, section 3.1)
+      for an 8-bit one (arXiv 2110.02861); others by `STATES` and `OWN_WIDTH`; 2 T more where it keeps what rounding
+      drops from bfloat16 weights (Kahan). DeepSpeed: 12 T with AdamW, a float32 copy and two float32 moments (ZeRO,
+      arXiv 1910.02054, section 3.1)
     - the parts named in `SPLIT` divided by the processes (ZeRO, arXiv 1910.02054, section 5)
     - activations with gradient checkpointing c s b h L for the inputs of the blocks, and one block's 17 c s b h while
       it is recomputed; without, 17 c s b h L (arXiv 2205.05198, section 4.1, "34 s b h" at two bytes, without the term
@@ -132,6 +143,7 @@ def memory(
         trainer: GRPOConfig fields.
         dtype: of the weights.
         lora: adapters.
+        compensated: the optimiser keeps what rounding drops from low-precision weights.
         prompt: tokens of the longest prompt.
         processes: GPUs.
         strategy: how the model is spread over them.
@@ -143,11 +155,14 @@ def memory(
     def value(key: str) -> Any:
         return trainer_value(dict(trainer), key)
 
-    mixed = bool(value("bf16") or value("fp16"))
-    width = 4 if dtype == "float32" or (strategy == "fsdp2" and mixed) else 2
+    mixed = autocast_of(trainer) is not None
+    if strategy in ("zero2", "zero3") and mixed:
+        width = 2
+    else:
+        width = 4 if dtype == "float32" or (strategy == "fsdp2" and mixed) else 2
     compute = 2 if mixed or dtype != "float32" else 4
     trained = shape.parameters if lora is None else adapter_parameters(shape, lora.rank)
-    trained_width = width if lora is None else 4 if dtype == "float32" or mixed else 2
+    trained_width = width if lora is None or strategy == "zero2" else 4
     length = max(prompt, planned or 0) + int(value("max_completion_length"))
     rows = int(value("per_device_train_batch_size")) + growth
     sampled = rows * int(trainer.get("steps_per_generation") or value("gradient_accumulation_steps"))
@@ -156,9 +171,11 @@ def memory(
     def share(name: str, size: float) -> float:
         return size / (processes if name in split else 1) / 1e9
 
-    moments = 2.0 if "8bit" in str(value("optim")) else 2.0 * trained_width
-    if strategy.startswith("zero"):
-        moments = 12.0
+    optim = str(value("optim"))
+    if strategy in ("zero2", "zero3"):
+        states = 4.0 + state_bytes(optim, 4)
+    else:
+        states = state_bytes(optim, trained_width) + (2 if compensated and trained_width == 2 else 0)
     per_block = 17 * compute * length * rows * shape.hidden
     if value("gradient_checkpointing"):
         activations = compute * length * rows * shape.hidden * shape.layers + per_block
@@ -179,13 +196,23 @@ def memory(
         gathered=gathered / 1e9,
         reference=share("reference", width * shape.parameters) if value("beta") and lora is None else 0.0,
         gradients=share("gradients", trained_width * trained),
-        optimiser=share("optimiser", moments * trained),
+        optimiser=share("optimiser", states * trained),
         activations=activations / 1e9,
         head=(hidden_gradient + head_gradient + TILE * compute) / 1e9,
         generation=0.0 if vllm else keys / 1e9,
         vllm=float(value("vllm_gpu_memory_utilization")) * (device_gb or 0.0) if colocated else 0.0,
         sleeps=bool(colocated and value("vllm_enable_sleep_mode")),
     )
+
+
+def state_bytes(optim: str, width: int) -> float:
+    """Bytes that an optimiser (by TRL's name) keeps for each trained weight of `width` bytes.
+
+    Optimisers of low rank (GaLore, APOLLO) count as full ones, Adafactor's rows and columns as nothing.
+    """
+    if optim in OWN_WIDTH:
+        return OWN_WIDTH[optim]
+    return 2.0 if "8bit" in optim else float(STATES.get(optim, 2) * width)
 
 
 def adapter_parameters(shape: Shape, rank: int) -> int:
@@ -209,6 +236,8 @@ def shape_of(name: str) -> Shape | None:
 def _from_config(file: Path) -> Shape | None:
     try:
         found = json.loads(file.read_text())
+        if any(found.get(key) for key in EXPERTS):
+            return None
         hidden, heads = found["hidden_size"], found["num_attention_heads"]
         return Shape(
             layers=found["num_hidden_layers"],
@@ -234,8 +263,9 @@ def recipe_memory(
     return memory(
         shape,
         recipe.trainer,
-        dtype=recipe.model.dtype,
+        dtype=loaded_dtype(recipe.model) or "bfloat16",
         lora=recipe.model.lora,
+        compensated=precision(recipe).compensated,
         processes=processes,
         strategy=strategy,
         device_gb=device_gb,

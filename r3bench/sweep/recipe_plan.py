@@ -9,6 +9,7 @@ from r3bench.sweep.cost import run_cost
 from r3bench.sweep.memory import memory_text, recipe_memory
 from r3bench.sweep.plan_text import wall_hours
 from r3bench.sweep.strategy import Strategy, check_numbers
+from r3bench.training.names import BUILT_IN
 
 
 def recipe_plan(
@@ -44,5 +45,9 @@ def recipe_plan(
         if gpus > 1:
             lines.append(wall_hours(cost.device_hours, gpus))
     lines.append(f"  disk             {cost.checkpoint_gb:,.1f} GB of checkpoints, {cost.kept_gb:,.1f} GB kept")
+    if needed is None and recipe.model.name not in BUILT_IN:
+        lines.append(
+            f"  memory           unknown, as is the shape of '{recipe.model.name}'; `train --probe` measures it"
+        )
     text = memory_text(recipe, processes=gpus, strategy=strategy)
     return data, "\n".join([*lines, *(["", text] if text else [])])

@@ -1,5 +1,6 @@
 """How long a row can get: the longest prompt of the data and of what components may plan, and the engine's context."""
 
+import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -23,11 +24,23 @@ def longest_planned(
     return longest
 
 
-def prompt_lengths(questions: Dataset, tokenizer: Any) -> list[int]:
-    """Tokens of every prompt as the policy sees it, the chat template and the start of the answer included."""
+def prompt_lengths(questions: Dataset, tokenizer: Any, template: Mapping[str, Any] | None = None) -> list[int]:
+    """Tokens of every prompt as the policy sees it, the chat template and the start of the answer included.
+
+    Args:
+        questions: the data.
+        tokenizer: with a chat template.
+        template: `trainer.chat_template_kwargs`, which may add to a prompt.
+    """
     prompts = list(questions["prompt"])
-    rendered = tokenizer.apply_chat_template(prompts, add_generation_prompt=True, tokenize=False)
+    rendered = tokenizer.apply_chat_template(prompts, add_generation_prompt=True, tokenize=False, **(template or {}))
     return [len(ids) for ids in tokenizer(rendered, add_special_tokens=False)["input_ids"]]
+
+
+def template_arguments(trainer: Mapping[str, Any]) -> dict[str, Any]:
+    """`chat_template_kwargs` of a `trainer` section, which may be given as JSON."""
+    found = trainer_value(dict(trainer), "chat_template_kwargs") or {}
+    return dict(json.loads(found) if isinstance(found, str) else found)
 
 
 def engine_context(recipe: Recipe, questions: Dataset, tokenizer: Any, positions: int | None) -> int | None:
@@ -52,7 +65,7 @@ def engine_context(recipe: Recipe, questions: Dataset, tokenizer: Any, positions
     if not trainer_value(trainer, "use_vllm"):
         return None
     cap = int(trainer_value(trainer, "max_completion_length"))
-    data = max(prompt_lengths(questions, tokenizer))
+    data = max(prompt_lengths(questions, tokenizer, template_arguments(trainer)))
     prompt = longest_planned(
         recipe.components, data, cap, lambda text: len(tokenizer.encode(text, add_special_tokens=False))
     )

@@ -62,6 +62,6 @@ def served_dtype(trainer: Any) -> str | None:
     """What a vLLM server says it computes in; None where it doesn't."""
     try:
         found = str(trl_adapter.server_model_config(trainer).get("dtype", "")).removeprefix("torch.")
-    except (OSError, ValueError, KeyError, AttributeError):  # a server that isn't in its development mode
+    except (OSError, RuntimeError, ValueError, KeyError, AttributeError):  # a server that isn't in its development mode
         return None
     return found if isinstance(getattr(torch, found, None), torch.dtype) else None

@@ -26,7 +26,7 @@ from r3bench.grading import Grader
 from r3bench.out_of_memory import out_of_memory
 from r3bench.records import RunPaths
 from r3bench.training.component import Component, Facts, PlannedGroup, Step
-from r3bench.training.context import longest_planned, prompt_lengths
+from r3bench.training.context import longest_planned, prompt_lengths, template_arguments
 from r3bench.training.run import build_trainer
 from r3bench.training.trainer import R3Trainer
 
@@ -152,13 +152,14 @@ def worst(recipe: Recipe, trainer: R3Trainer) -> Worst:
         rows += component.most_appended(build(component.Config, settings, name), facts.groups, size)
     groups = -(-rows // size)
     groups = -(-groups // facts.append_multiple) * facts.append_multiple
-    data = max(prompt_lengths(trainer.train_dataset, tokenizer))
+    template = template_arguments(recipe.trainer)
+    data = max(prompt_lengths(trainer.train_dataset, tokenizer, template))
     longest = longest_planned(
         recipe.components, data, facts.max_completion_length, lambda text: len(facts.encode(text))
     )
 
     def render(messages: Any) -> int:
-        text = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
+        text = tokenizer.apply_chat_template(messages, add_generation_prompt=True, tokenize=False, **template)
         return len(tokenizer(text, add_special_tokens=False)["input_ids"])
 
     return Worst(WorstConfig(groups, longest), facts, render)

@@ -292,9 +292,9 @@ def _run(trainer: R3Trainer, recipe: Recipe, paths: RunPaths, quiet: bool, disk_
 def _frozen(recipe: Recipe, dtype: str, watch: WeightsWatch) -> str | None:
     """What to say when updates can't move the weights that were loaded; None when they can."""
     found = precision(recipe, dtype)
-    step = update_size(found.optim, found.learning_rate, found.max_grad_norm)
+    step = update_size(found.optim, found.learning_rate, found.max_grad_norm, watch.trained_weights)
     sizes = watch.start_magnitudes
-    if found.compensated or step is None or not len(sizes):
+    if not len(sizes):
         return None
     return found.warning(float((sizes < movable_below(dtype, step)).mean()), "counted on the weights that were loaded")
 

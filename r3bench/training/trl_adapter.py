@@ -279,7 +279,12 @@ def engine_arguments(**arguments: Any) -> "Iterator[None]":
 
 def server_model_config(trainer: Any) -> "Mapping[str, Any]":
     """What the vLLM server that trains with the main process says of its model."""
-    found: Mapping[str, Any] = trainer.vllm_generation.vllm_client.get_server_info()["model_config"]
+    client = trainer.vllm_generation.vllm_client
+    if hasattr(client, "get_server_info"):
+        told = client.get_server_info()
+    else:  # before TRL 1.16
+        told = client._get(f"{client.base_url}/server_info", params={"config_format": "json"})
+    found: Mapping[str, Any] = told["model_config"]
     return found
 
 

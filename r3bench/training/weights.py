@@ -57,6 +57,7 @@ class WeightsWatch(TrainerCallback):
         self._engine = engine_dtype
         model = trl_adapter.bare_model(trainer)
         trained = {name: p for name, p in _named(model) if p.requires_grad}
+        self.trained_weights = sum(trl_adapter.whole_size(p) for p in trained.values())
         self._trained = _watched(trained, sample)
         self._adapted = _adapted_layers(model)  # base weights under adapters, by name
         bases = {name: layer.weight for name, (layer, _) in self._adapted.items()}

@@ -112,6 +112,59 @@ def test_a_users_clip_that_can_not_act(
     assert r3bench("validate", "./mine.yaml").stderr == ""
 
 
+def test_a_clip_that_acts_on_stored_answers_alone(r3bench: Callable[..., Result], folder: Path) -> None:
+    for components, said in (
+        ({"replay": {"weight": "ppo"}}, "epsilon_high: 0.3 can't act but on stored answers (weight: ppo): each"),
+        ({"repo": True}, "epsilon_high: 0.3 can't act but on stored answers (weight: ppo): each"),
+        ({"replay": {"weight": "decoupled"}}, "epsilon_high: 0.3 can't act: each"),
+    ):
+        recipe = {"trainer": {"epsilon_high": 0.3}, "components": components}
+        (folder / "mine.yaml").write_text(yaml.safe_dump(recipe))
+        result = r3bench("validate", "./mine.yaml")
+        assert said in result.stderr
+        assert ("no clip acts but on stored answers" in result.stdout) == ("stored" in said)
+
+
+def test_a_grid_is_warned_about_as_many_processes_as_it_has(r3bench: Callable[..., Result], folder: Path) -> None:
+    trainer = {"generation_batch_size": 64, "per_device_train_batch_size": 16, "epsilon_high": 0.3}
+    (folder / "mine.yaml").write_text(yaml.safe_dump({"trainer": trainer}))
+    grid = {"recipe": "./mine.yaml", "factors": {"replay": ["off", "on"]}, "seeds": [0]}
+    for gpus, warned in ((1, False), (4, True)):
+        (folder / "grid.yaml").write_text(yaml.safe_dump({**grid, "executor": {"kind": "slurm", "gpus": gpus}}))
+        for command in ("plan", "validate"):
+            result = r3bench(command, "./grid.yaml")
+            assert result.exit_code == 0, result.stderr
+            assert ("can't act" in result.stderr) == warned
+
+
+KAHAN = "or model.compensation: kahan"
+OPTIMISERS = [  # trainer fields, dtype, what is said
+    ({}, "bfloat16", KAHAN),
+    ({"learning_rate": 1e-3}, "bfloat16", None),
+    ({"optim": "adafactor"}, "bfloat16", "1.9 % of them can move"),
+    ({"optim": "adamw_8bit"}, "bfloat16", "1.9 % of them can move"),
+    ({"optim": "lion_8bit", "learning_rate": 1e-7}, "bfloat16", "0.12 % of them can move"),
+    ({"optim": "sgd", "learning_rate": 1e-3}, "bfloat16", "of them can move"),  # a gradient's norm is over all weights
+    ({"optim": "sgd", "learning_rate": 1e-3, "max_grad_norm": 0.0}, "bfloat16", "of them can move"),
+    ({"optim": "stable_adamw"}, "bfloat16", None),
+    ({"optim": "stable_adamw", "optim_args": "kahan_sum=True"}, "bfloat16", None),
+    ({"optim": "adamw_anyprecision", "optim_args": "use_kahan_summation=True"}, "bfloat16", None),
+    ({"optim": "adamw_anyprecision"}, "bfloat16", "1.9 % of them can move"),
+    ({"optim": "adamw_torch_8bit", "optim_args": "bf16_stochastic_round=True"}, "bfloat16", "at random"),
+    ({"optim": "sgd", "learning_rate": 1e-3}, "float32", None),
+    ({"learning_rate": 1e-10}, "float32", "use a higher rate"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("trainer", "dtype", "said"), OPTIMISERS)
+def test_what_is_said_of_updates(trainer: dict[str, Any], dtype: str, said: str | None) -> None:
+    found = warnings_of(parse_recipe({"model": {"dtype": dtype}, "trainer": trainer}, "x"))
+    assert len(found) == (said is not None)
+    assert said is None or said in found[0]
+    if found and trainer.get("optim"):
+        assert KAHAN not in found[0]  # refused beside another optimiser
+
+
 def test_validate_says_it_of_a_recipe_without_a_word_on_clips(r3bench: Callable[..., Result]) -> None:
     result = r3bench("validate", "quickstart", "seed=1")
     assert "one update per sampled batch: ratios are 1, no clip acts" in result.stdout

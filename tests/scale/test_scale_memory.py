@@ -4,17 +4,19 @@ import json
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from peft import LoraConfig, get_peft_model
-from transformers import AutoModelForCausalLM, Qwen2Config
+from transformers import Adafactor, AutoModelForCausalLM, Qwen2Config
 from typer.testing import Result
 
 from r3bench import catalog
 from r3bench.components.reflection import template_path
-from r3bench.config.load import load_recipe
+from r3bench.config.load import load_recipe, parse_recipe
 from r3bench.config.sections import LoraSection
+from r3bench.sweep.cost import run_cost
 from r3bench.sweep.memory import ASLEEP_GB, CARDS, KNOWN, Shape, adapter_parameters, memory, recipe_memory, shape_of
 
 SMALL = Shape(layers=3, hidden=64, kv_heads=2, head_dim=16, intermediate=96, vocabulary=500, tied=False, heads=4)
@@ -58,6 +60,75 @@ def test_the_optimiser_is_what_adam_holds() -> None:
         found = memory(SMALL, {}, dtype=name)
         assert found.optimiser * 1e9 == pytest.approx(held)
         assert found.gradients * 1e9 == pytest.approx(weights.grad.numel() * weights.grad.element_size())
+
+
+def held_by(optimiser: torch.optim.Optimizer) -> int:
+    """Bytes of an optimiser's states, numbers of steps left out."""
+    states = [v for state in optimiser.state.values() for v in state.values() if isinstance(v, torch.Tensor)]
+    return sum(v.numel() * v.element_size() for v in states if v.numel() > 1)
+
+
+def test_other_optimisers_hold_what_is_planned() -> None:
+    optimi = pytest.importorskip("optimi")
+    cases: list[tuple[str, str, Any, bool]] = [
+        ("sgd", "float32", torch.optim.SGD, False),
+        ("adagrad", "float32", torch.optim.Adagrad, False),
+        ("rmsprop", "float32", torch.optim.RMSprop, False),
+        ("adafactor", "float32", Adafactor, False),
+        ("adamw_torch", "bfloat16", lambda p: optimi.AdamW(p, lr=1e-3, kahan_sum=True), True),
+        ("stable_adamw", "bfloat16", lambda p: optimi.StableAdamW(p, lr=1e-3), True),
+        ("stable_adamw", "float32", lambda p: optimi.StableAdamW(p, lr=1e-3), True),
+    ]
+    for optim, dtype, make, compensated in cases:
+        weights = torch.nn.Parameter(torch.ones(256, 512, dtype=getattr(torch, dtype)))
+        weights.grad = torch.ones_like(weights)
+        optimiser = make([weights])
+        optimiser.step()
+        found = memory(SMALL, {"optim": optim}, dtype=dtype, compensated=compensated).optimiser * 1e9
+        planned = found / SMALL.parameters * weights.numel()
+        assert held_by(optimiser) == pytest.approx(planned, abs=0.03 * weights.numel()), (optim, dtype)
+
+
+def test_the_dtype_that_is_planned_is_the_one_that_is_loaded(folder: Path) -> None:
+    config = build(SMALL).config.to_dict()
+    for saved, width in (("bfloat16", 2), ("float32", 4)):
+        (folder / "model").mkdir(exist_ok=True)
+        (folder / "model" / "config.json").write_text(json.dumps({**config, "dtype": saved}))
+        found = recipe_memory(parse_recipe({"model": {"name": "./model", "dtype": "auto"}}, "x"))
+        assert found is not None and found.weights * 1e9 == width * SMALL.parameters
+    half = {"model": {"name": "./model", "dtype": "float16"}, "trainer": {"fp16": True}}
+    found = recipe_memory(parse_recipe(half, "x"))
+    assert found is not None and found.weights * 1e9 == 4 * SMALL.parameters
+    plain = memory(SMALL, {}, dtype="float32")  # TRL computes in bfloat16 unless told otherwise
+    assert plain == memory(SMALL, {"bf16": True}, dtype="float32") != memory(SMALL, {"bf16": False}, dtype="float32")
+    (folder / "model" / "config.json").write_text(json.dumps({**config, "num_experts": 8}))
+    assert shape_of("./model") is None
+
+
+def test_deepspeed_trains_a_cast_model_and_keeps_masters() -> None:
+    found = memory(SMALL, {"beta": 0.1}, dtype="float32", processes=4, strategy="zero2")
+    assert found.weights * 1e9 == found.reference * 1e9 == 2 * SMALL.parameters
+    assert found.gradients * 1e9 == 2 * SMALL.parameters / 4
+    assert found.optimiser * 1e9 == 12 * SMALL.parameters / 4
+    sgd = memory(SMALL, {"optim": "sgd"}, dtype="float32", processes=4, strategy="zero3")
+    assert sgd.optimiser * 1e9 == 4 * SMALL.parameters / 4
+
+
+def test_a_plan_says_that_it_does_not_know(r3bench: Callable[..., Result], folder: Path) -> None:
+    (folder / "mine.yaml").write_text("model: org/something-3B\n")
+    assert "memory           unknown, as is the shape of 'org/something-3B'" in r3bench("plan", "./mine.yaml").stdout
+
+
+def test_checkpoints_hold_what_the_optimiser_does() -> None:
+    def checkpoint(*overrides: str) -> float:
+        return run_cost(load_recipe("deepscaler_8k", list(overrides))).checkpoint_gb
+
+    for overrides, width in (
+        ((), 12), (("trainer.optim=sgd",), 4), (("model.dtype=bfloat16",), 6),
+        (("model.dtype=bfloat16", "model.compensation=kahan"), 8),
+    ):  # fmt: skip
+        assert checkpoint(*overrides) == pytest.approx(2 * width * 1.78)
+    assert checkpoint("model.lora={rank: 8}") < 0.3
 
 
 def test_keys_and_values_are_what_a_model_caches() -> None:
