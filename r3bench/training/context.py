@@ -1,5 +1,6 @@
 """How long a row can get: the longest prompt of the data and of what components may plan, and the engine's context."""
 
+import bisect
 import json
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -11,6 +12,8 @@ from r3bench.config.sections import Recipe
 from r3bench.config.strict import build
 from r3bench.config.trainer_fields import trainer_value
 from r3bench.errors import ConfigError
+
+TEMPLATE = 4096  # tokens that a chat template adds at most, where it isn't asked
 
 
 def longest_planned(
@@ -59,26 +62,44 @@ def engine_context(recipe: Recipe, questions: Dataset, tokenizer: Any, positions
         The recipe's own `vllm_max_model_length` if it has one, else the smallest that always works; None without vLLM.
 
     Raises:
-        ConfigError: the recipe's own value, or the model, is too small for the longest row.
+        ConfigError: the recipe's own value, or the model, is too small for the longest row; without vLLM, for that of
+            the data (what components write into prompts is only bounded from above, and may never be so long).
     """
     trainer = recipe.trainer
-    if not trainer_value(trainer, "use_vllm"):
-        return None
     cap = int(trainer_value(trainer, "max_completion_length"))
+    vllm = bool(trainer_value(trainer, "use_vllm"))
+    if not vllm and (positions is None or positions >= cap + _longest_text(questions)):
+        return None
     data = max(prompt_lengths(questions, tokenizer, template_arguments(trainer)))
-    prompt = longest_planned(
-        recipe.components, data, cap, lambda text: len(tokenizer.encode(text, add_special_tokens=False))
-    )
+    components = recipe.components if vllm else {}
+
+    def longest(cap: int) -> int:
+        return longest_planned(
+            components, data, cap, lambda text: len(tokenizer.encode(text, add_special_tokens=False))
+        )
+
+    prompt = longest(cap)
     needed = cap + prompt
     parts = f"answers of {cap} tokens (max_completion_length) and prompts of up to {prompt}"
     if prompt > data:
         parts += f" ({data} in the data; the rest is what components put into one)"
-    own = trainer_value(trainer, "vllm_max_model_length")
+    own = trainer_value(trainer, "vllm_max_model_length") if vllm else None
     if own is not None and own < needed:
         raise ConfigError(f"trainer.vllm_max_model_length: got {own}, expected at least {needed}: {parts}")
     if positions is not None and positions < needed:
+        fits = bisect.bisect_right(range(1, cap + 1), positions, key=lambda cap: cap + longest(cap))
         raise ConfigError(
             f"trainer.max_completion_length: got {cap}, but the model takes {positions} tokens and a row may have "
-            f"{needed}: {parts}; nearest that works: {max(1, positions - prompt)}"
+            f"{needed}: {parts}; " + (f"nearest that works: {fits}" if fits else "no length works with such prompts")
         )
+    if own is not None and positions is not None and own > positions:
+        raise ConfigError(f"trainer.vllm_max_model_length: got {own}, but the model takes {positions} tokens")
+    if not vllm:
+        return None
     return int(own) if own is not None else needed
+
+
+def _longest_text(questions: Dataset) -> int:
+    """Bytes of the longest prompt and room for a chat template: more than it has tokens."""
+    texts = (str(prompt) for prompt in questions["prompt"])
+    return TEMPLATE + max(len(text.encode()) for text in texts)

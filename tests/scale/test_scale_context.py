@@ -64,6 +64,50 @@ def test_too_small_a_context_is_refused_with_the_number_that_works(loaded) -> No
         recipe(vllm_max_model_length=CAP)
 
 
+def test_the_nearest_cap_is_the_largest_that_works(loaded) -> None:
+    questions, tokenizer = loaded
+    for components in ({}, {"reflection": {"context": "full"}}, {"reflection": {"budget": 20}}):
+        needed = engine_context(recipe(components), questions, tokenizer, None)
+        assert needed is not None
+        assert engine_context(recipe(components), questions, tokenizer, needed) == needed  # the exact bound
+        for missing in (1, 7, CAP // 2):
+            with pytest.raises(ConfigError, match=r"nearest that works: \d+") as caught:
+                engine_context(recipe(components), questions, tokenizer, needed - missing)
+            best = int(str(caught.value).rsplit(" ", 1)[1])
+            fitting = recipe(components, max_completion_length=best)
+            assert engine_context(fitting, questions, tokenizer, needed - missing)
+            with pytest.raises(ConfigError):
+                more = recipe(components, max_completion_length=best + 1)
+                engine_context(more, questions, tokenizer, needed - missing)
+    with pytest.raises(ConfigError, match="no length works"):
+        engine_context(recipe(), questions, tokenizer, 3)
+    with pytest.raises(ConfigError, match="vllm_max_model_length: got 4000, but the model takes 2000"):
+        engine_context(recipe(vllm_max_model_length=4000), questions, tokenizer, 2000)
+
+
+def test_a_model_with_few_positions_is_refused_without_vllm_too(loaded) -> None:
+    questions, tokenizer = loaded
+    longest = CAP + max(prompt_lengths(questions, tokenizer))
+    for components in ({}, {"reflection": {"context": "full"}}):
+        plain = recipe(components, use_vllm=False)
+        assert engine_context(plain, questions, tokenizer, longest) is None
+        with pytest.raises(ConfigError, match=f"takes {longest - 1} tokens and a row may have {longest}"):
+            engine_context(plain, questions, tokenizer, longest - 1)
+
+
+def test_arguments_of_the_chat_template_count(loaded) -> None:
+    questions, tokenizer = loaded
+    bare = engine_context(recipe(), questions, tokenizer, None)
+    template = tokenizer.chat_template
+    tokenizer.chat_template = template + "{{ note if note else '' }}"
+    try:
+        for given in ({"note": "1 + 1"}, '{"note": "1 + 1"}'):
+            found = engine_context(recipe(chat_template_kwargs=given), questions, tokenizer, None)
+            assert bare is not None and found == bare + len(tokenizer("1 + 1", add_special_tokens=False)["input_ids"])
+    finally:
+        tokenizer.chat_template = template
+
+
 def test_the_probe_runs_what_components_append_later(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = []  # rows and prompt tokens of every loss forward
     loss = R3Trainer._compute_loss
