@@ -54,8 +54,8 @@ class Batch:
     weights: dict[str, torch.Tensor]  # of the policy that sampled
     asked: list[str]  # the question of every row, as the data set's order has it
     rounds: list[list[Sampled]] = field(default_factory=list)  # one list per generation
-    parts: list[dict[str, Any]] = field(default_factory=list)  # micro-batches the loss saw
-    steps: list[dict[str, Any]] = field(default_factory=list)  # optimiser steps: weights, rows, losses, gradients
+    parts: list[dict[str, Any]] = field(default_factory=list)  # micro-batches the loss saw in the first pass
+    steps: list[dict[str, Any]] = field(default_factory=list)  # optimiser steps: weights, parts, losses, gradients
 
     @property
     def rows(self) -> list[Trained]:
@@ -151,12 +151,12 @@ def recording(trainer_class: type) -> type:
             batch = self.batches[-1]
             if not batch.steps or "gradients" in batch.steps[-1]:
                 weights = {k: v.detach().clone() for k, v in self.model.state_dict().items()}
-                batch.steps.append({"weights": weights, "rows": [], "losses": []})
+                batch.steps.append({"weights": weights, "parts": [], "losses": []})
             loss = super()._compute_loss(model, inputs)
             part = {k: copy.copy(v) for k, v in inputs.items()}
-            batch.steps[-1]["rows"] += trained_rows(part)
+            batch.steps[-1]["parts"].append(trained_rows(part))
             batch.steps[-1]["losses"].append(float(loss.detach()))
-            if len(batch.steps) == 1:
+            if len(batch.parts) < self.args.steps_per_generation:
                 batch.parts.append(part)
             return loss
 

@@ -24,6 +24,8 @@ class Row:
     rule: str = "fresh"  # or the off-policy weight of a historic row
     behaviour: np.ndarray | None = None  # (T,) log pi_b of a historic row
     clip: tuple = field(default=(0.0, 2.0))  # bounds of pi / pi_b in `decoupled`
+    reference: np.ndarray | None = None  # (T,) log pi_ref, where there is a KL term
+    kl: bool = True  # the KL term covers the row
 
     def weights(self):
         """(T,) factors on the advantage that a batch in TRL's form has to hold."""

@@ -61,6 +61,7 @@ class Mix:
     factor: float = 1.0  # on their advantages
     options: dict = field(default_factory=dict)  # of `mixed`
     clip: tuple = (0.0, 2.0)
+    kl: bool = True  # a KL term covers the historic rows
 
 
 def rank(groups, settings, store):
@@ -113,12 +114,12 @@ def plan_mix(group, on, store, step, epoch):
         if pool:
             surest = min(mean(a.entropies) for a in pool)
             exact = [a for a in pool if mean(a.entropies) == surest]
-            return Mix(pool, 1, True, on["exgrpo"].get("weight", "shaped"), exact[:1])
+            return Mix(pool, 1, True, on["exgrpo"].get("weight", "shaped"), exact[:1], kl=False)
     if on.get("reflection", {}).get("gradient") == "reattach" and group.kind == "fresh" and not any(group.right):
         pool = stored(store, q, correct=True, kind="reflection")
         if pool:
             rule = on["reflection"].get("weight", "shaped")
-            return Mix(pool, 1, True, rule, options={"std": 1.0, "lam": 0.0, "mode": "mixed"})
+            return Mix(pool, 1, True, rule, options={"std": 1.0, "lam": 0.0, "mode": "mixed"}, kl=False)
     if "replay" in on and group.kind in on["replay"].get("into_provenance", ["fresh"]):
         s = on["replay"]
         if len(set(group.right)) == 1 and epoch + 1e-6 >= s.get("warmup", 1.0):
@@ -149,7 +150,7 @@ def plan_mix(group, on, store, step, epoch):
             exact = pool[-count:] if s.get("pick", "recent") == "recent" else None
             options = {"mode": s.get("normalisation", "split")}
             rule, factor = s.get("weight", "ppo"), s.get("coefficient", 1.0)
-            return Mix(pool, count, False, rule, exact, factor, options)
+            return Mix(pool, count, False, rule, exact, factor, options, kl=False)
     if "rescue" in on and group.kind == "fresh" and not any(group.right):
         pool = [a for a in stored(store, q, correct=True, kind="fresh") if a.epoch < int(epoch + 1e-6)]
         if pool:
