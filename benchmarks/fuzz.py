@@ -45,7 +45,8 @@ def make(runs: Path, *, whole: bool = False) -> Path:
 
 def main() -> int:
     """Print one JSON line per kind of file, and what was silent or ended in a traceback."""
-    sys.path.remove(str(HERE)) if str(HERE) in sys.path else None  # its own name is that of the tests' module
+    if str(HERE) in sys.path:  # its own name is that of the tests' module
+        sys.path.remove(str(HERE))
     from fuzz import INDEX, KINDS, fuzz, fuzz_index
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)

@@ -58,14 +58,8 @@ NOW: dict[str, Any] = {  # settings that let a component act in the few steps th
 }
 FOUR = ("replay", "retrospective", "reflection", "ranking")  # the papers' components
 LONG = {"8k": "token_truncate", "8k product": "sequence_mask"}  # rows of 8,192 tokens, and their sampler correction
-ALONE = {
-    "vllm": 1,
-    "vllm asleep": 1,
-    "vllm+four": 1,
-    **dict.fromkeys(LONG, 1),
-    "fsdp2": 2,
-}  # rows in processes of their
-# own (an engine can't be taken down again), and on how many GPUs at most
+# rows in processes of their own (an engine can't be taken down again), and on how many GPUs at most
+ALONE = {"vllm": 1, "vllm asleep": 1, "vllm+four": 1, **dict.fromkeys(LONG, 1), "fsdp2": 2}
 ATTENTION = {"eager": None, "flash_attention_2": "flash_attn"}  # beside sdpa; the package each needs
 PATIENCE = 180.0  # seconds such a row may take
 GROUP = 8

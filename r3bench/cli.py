@@ -41,7 +41,7 @@ class _Group(TyperGroup):
                 raise
             where = f"{error.filename}: " if error.filename is not None else ""
             _fail(where + (error.strerror or type(error).__name__), _code(error))
-        except Exception as error:
+        except Exception as error:  # whatever kind says that memory ran out; all others are raised again
             if not out_of_memory(error):
                 raise
             _no_memory(error)

@@ -44,6 +44,11 @@ class Interrupted(R3BenchError):
     exit_code = 75  # EX_TEMPFAIL: try again
 
 
+def first_line(error: BaseException) -> str:
+    """What an error says, in one line; its kind where it says nothing."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
 def nearest(name: str, valid: Iterable[str]) -> str:
     """`"; did you mean 'x'?"` for the valid name closest to `name`, else the sorted list of valid names, if short."""
     names = sorted(valid)

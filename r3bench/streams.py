@@ -6,8 +6,9 @@ import os
 import sys
 from typing import Any
 
+from r3bench.files import NO_ROOM
+
 GONE = (errno.EPIPE, errno.EIO, errno.EBADF, errno.ECONNRESET)  # a pipe's reader, a terminal
-FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class Steady:
@@ -60,7 +61,7 @@ def steady() -> None:
             os.fstat(number)
         except OSError:
             os.open(os.devnull, os.O_RDONLY if number == 0 else os.O_WRONLY)  # the lowest free number, so this one
-    for name, number, forgiven in (("stdout", 1, GONE), ("stderr", 2, GONE + FULL)):
+    for name, number, forgiven in (("stdout", 1, GONE), ("stderr", 2, GONE + NO_ROOM)):
         stream = getattr(sys, name)
         if stream is None:
             stream = os.fdopen(number, "w", closefd=False)

@@ -19,15 +19,11 @@ FLAGS = ("yes", "no", "true", "false", "on", "off", "0", "1", "y", "n", "t", "f"
 class Reading:
     """How a table is to be read; what is left out is guessed where only one guess is possible."""
 
-    factors: tuple[str, ...] | None = (
-        None  # columns that are factors; None: every other column, unless that is doubtful
-    )
+    factors: tuple[str, ...] | None = None  # columns that are; None: every other one, unless that is doubtful
     ignore: tuple[str, ...] = ()  # columns that are not read
     rename: Mapping[str, str] = field(default_factory=dict)  # column of the file -> what it is called from here on
     reference: Mapping[str, str] = field(default_factory=dict)  # factor -> the level that the others are held against
-    levels: Mapping[str, tuple[str, ...]] = field(
-        default_factory=dict
-    )  # factor -> order of its levels, reference first
+    levels: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # factor -> its levels, reference first
 
     @property
     def of_columns(self) -> bool:
@@ -178,7 +174,7 @@ def doubtful(levels: Mapping[str, np.ndarray], seeds: np.ndarray) -> tuple[str, 
     found = []
     for name in names:
         rest = [tuple(levels[n][i] for n in names if n != name) for i in range(len(seeds))]
-        if (_differs_by_seed(levels[name], rest, seeds) if repeated else _breaks_cells(levels[name], rest)) is not None:
+        if _differs_by_seed(levels[name], rest, seeds) if repeated else _breaks_cells(levels[name], rest):
             found.append(name)
     if not found:
         return None
@@ -195,20 +191,20 @@ def _told(a: np.ndarray, b: np.ndarray) -> tuple[str, str] | None:
     return next(iter(pairs)) if len(pairs) == len(set(a.tolist())) else None
 
 
-def _differs_by_seed(levels: np.ndarray, rest: Sequence[tuple[str, ...]], seeds: np.ndarray) -> bool | None:
-    """True if runs alike in all else differ here, but never two of one seed; else None."""
+def _differs_by_seed(levels: np.ndarray, rest: Sequence[tuple[str, ...]], seeds: np.ndarray) -> bool:
+    """Whether runs alike in all else differ here, but never two of one seed."""
     varies = False
     by_seed: dict[tuple[tuple[str, ...], int], str] = {}
     first: dict[tuple[str, ...], str] = {}
     for level, cell, seed in zip(levels.tolist(), rest, seeds.tolist(), strict=True):
         varies |= first.setdefault(cell, level) != level
         if by_seed.setdefault((cell, seed), level) != level:
-            return None
-    return True if varies else None
+            return False
+    return varies
 
 
-def _breaks_cells(levels: np.ndarray, rest: Sequence[tuple[str, ...]]) -> bool | None:
-    """True if the column leaves cells with a single run beside larger ones where without it there are none; else None.
+def _breaks_cells(levels: np.ndarray, rest: Sequence[tuple[str, ...]]) -> bool:
+    """Whether the column leaves cells with a single run beside larger ones where without it there are none.
 
     For tables in which every run has a seed of its own, so that seeds say nothing of the design.
     """
@@ -218,4 +214,4 @@ def _breaks_cells(levels: np.ndarray, rest: Sequence[tuple[str, ...]]) -> bool |
         alone[cell] = alone.get(cell, 0) + 1
         split[(*cell, level)] = split.get((*cell, level), 0) + 1
     uneven = min(split.values()) == 1 < max(split.values())
-    return True if uneven and min(alone.values()) > 1 else None
+    return uneven and min(alone.values()) > 1

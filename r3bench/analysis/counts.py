@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from r3bench.analysis.results import Run, Scores
-from r3bench.errors import StateError
+from r3bench.errors import StateError, first_line
 from r3bench.records import SCHEMA, RunPaths, RunRecord
 from r3bench.seals import bytes_digest
 
@@ -164,7 +164,7 @@ def count_answers(folder: Path, known: Mapping[str, Any] | None = None) -> dict[
         }  # fmt: skip
     except DAMAGED as error:
         raise TornShard(
-            f"{folder}: not answers ({_first_line(error)}); remove them and run r3bench eval again"
+            f"{folder}: not answers ({first_line(error)}); remove them and run r3bench eval again"
         ) from error
     repeat = numbers["repeat"]
     if not index.size or repeat.min() < 0 or repeat.max() >= MOST_REPEATS or not (numbers["tokens"] >= 0).all():
@@ -202,7 +202,7 @@ def _table(path: Path, known: Mapping[str, Any] | None) -> pa.Table:
         table = file.read(columns=COLUMNS)
     except DAMAGED as error:
         raise TornShard(
-            f"{path}: not readable as parquet ({_first_line(error)}); remove it and run r3bench eval again"
+            f"{path}: not readable as parquet ({first_line(error)}); remove it and run r3bench eval again"
         ) from error
     missing = set(COLUMNS) - set(table.column_names)
     if missing:
@@ -221,10 +221,6 @@ def _settings(table: pa.Table, path: Path) -> dict[str, Any]:
     if not isinstance(found, dict):
         raise TornShard(f"{path}: its settings are no mapping; the file was edited")
     return found
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 def _order(names: Sequence[str], tables: Sequence[pa.Table]) -> list[str]:

@@ -11,7 +11,7 @@ errs in two ways, and each is met here.
   others, and the interval is short twice over (2 noisy seeds against 10: 88 %). So each v enters df, not the sum, at
   the upper limit that `LUCK` gives it.
 
-The simulation is `tests/analysis/coverage.py`; docs/statistics.md has its table.
+The simulation is `tests/analysis/audit.py`; docs/statistics.md has its table.
 """
 
 import numpy as np

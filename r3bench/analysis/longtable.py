@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from r3bench.analysis.columns import BASE, MODEL, OPTIONAL, REQUIRED
 from r3bench.analysis.declared import Declared, declared_from
 from r3bench.analysis.results import Results
-from r3bench.errors import DataError
+from r3bench.errors import DataError, first_line
 from r3bench.files import expect, replacing
 
 METADATA = b"r3bench.analysis"  # key of the schema's metadata: what rows can't hold
@@ -92,7 +92,7 @@ def stored_with(path: Path) -> Stored | None:
         text = (pq.read_schema(path).metadata or {}).get(METADATA)
         about = None if text is None else expect(json.loads(text), path)
     except (pa.ArrowException, OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise DataError(f"{path}: can't be read: {str(error).splitlines()[0]}") from error
+        raise DataError(f"{path}: can't be read: {first_line(error)}") from error
     if about is None:
         return None
     where = f"{path}: metadata"

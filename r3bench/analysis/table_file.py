@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from r3bench.analysis.columns import BASE, level_text, untrained_rows
-from r3bench.errors import DataError
+from r3bench.errors import DataError, first_line
 from r3bench.records import Outcome
 
 OUTCOMES: dict[str, Outcome] = {"": "finished", "finished": "finished", "diverged": "diverged", "missing": "failed"}
@@ -30,7 +30,7 @@ def read_frame(path: Path, rename: Mapping[str, str]) -> Any:
             text = dict.fromkeys((c for c in header if rename.get(c, c) not in NUMBERS), str)
             return pd.read_csv(path, sep=sep, dtype=text, keep_default_na=False, na_values=[""])
     except (ValueError, OSError, pd.errors.ParserError) as error:
-        raise DataError(f"{path}: can't be read: {str(error).splitlines()[0]}") from error
+        raise DataError(f"{path}: can't be read: {first_line(error)}") from error
     raise DataError(f"{path}: expected a .csv, .tsv or .parquet file")
 
 

@@ -13,9 +13,8 @@ def _strategy(train: TrainRecord) -> str | None:
     return "ddp" if train.strategy == "single" else train.strategy  # that they differ in processes is said by itself
 
 
-POOLED: tuple[
-    tuple[str, str, Callable[[TrainRecord], Any]], ...
-] = (  # what differs, what depends on it, how it is read
+Differing = tuple[str, str, Callable[[TrainRecord], Any]]  # what differs, what depends on it, how it is read
+POOLED: tuple[Differing, ...] = (
     ("different numbers of processes", "rows per update and sampling depend on it", lambda t: t.processes),
     ("different strategies", "rounding and the order of sums depend on it", _strategy),
     ("weights of different dtypes", "it decides which updates are kept", lambda t: t.weights_dtype),

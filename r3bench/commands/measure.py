@@ -163,7 +163,7 @@ def _of_run(directory: Path, changes: list[str], weights: bool = True) -> tuple[
 
 
 def _of_model(name: str, changes: list[str]) -> tuple[str, "EvalSection", int]:
-    from r3bench.errors import ConfigError
+    from r3bench.errors import ConfigError, first_line
     from r3bench.training.models import model_folder
 
     section = _section({}, changes)
@@ -189,7 +189,7 @@ def _of_model(name: str, changes: list[str]) -> tuple[str, "EvalSection", int]:
     try:
         config = AutoConfig.from_pretrained(whole, revision=start_revision(Path(folder)))
     except (OSError, ValueError) as error:
-        raise ConfigError(f"model '{name}': can't be loaded: {str(error).splitlines()[0]}") from error
+        raise ConfigError(f"model '{name}': can't be loaded: {first_line(error)}") from error
     context = getattr(config, "max_position_embeddings", None) or 65536
     return engine + folder, section, min(context // 2, 32768)
 

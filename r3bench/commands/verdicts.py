@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from r3bench.analysis.results import Results
 
 SHOWN = 120  # characters of an answer in a line
+EXPLAINED = ("reason", "rule", "gold", "extracted", "form", "canonical", "canonical_gold")  # of a row or an answer
 LONG = 4000  # characters of an answer or response where one is explained
 
 
@@ -102,7 +103,7 @@ def grade(
 
 def _explain_rows(target: str, name: str | None, boxed: bool, as_json: bool) -> None:
     from r3bench.errors import ConfigError
-    from r3bench.grading.file import cut, explain_file
+    from r3bench.grading.file import explain_file
 
     if name is None or target == "-":
         raise ConfigError("--explain: expected a file and the id of a row in it")
@@ -111,9 +112,17 @@ def _explain_rows(target: str, name: str | None, boxed: bool, as_json: bool) -> 
         print_json(found)
         return
     for row in found:
-        typer.echo(f"{row['id']}: {'right' if row['correct'] else 'wrong'}")
-        for key in ("reason", "rule", "gold", "extracted", "form", "canonical", "canonical_gold", "response"):
-            typer.echo(f"  {key}: {printable(cut(json.dumps(row[key], ensure_ascii=False), LONG) or '')}")
+        _print_explained(str(row["id"]), row, (*EXPLAINED, "response"), LONG)
+
+
+def _print_explained(name: str, row: dict[str, Any], keys: Iterable[str], most: int | None = None) -> None:
+    """A verdict with what it rests on, one line a key, of each `most` characters at the most."""
+    from r3bench.grading.file import cut
+
+    typer.echo(f"{name}: {'right' if row['correct'] else 'wrong'}")
+    for key in keys:
+        text = json.dumps(row[key], ensure_ascii=False)
+        typer.echo(f"  {key}: {printable((cut(text, most) if most else text) or '')}")
 
 
 def _print_verdicts(verdicts: Iterable[dict[str, Any]], as_json: bool) -> None:
@@ -143,21 +152,8 @@ def _explain(folder: Path, question: str | None, tasks: tuple[str, ...] | None, 
         print_json(found)
         return
     for row in found:
-        typer.echo(f"{row['task']} {row['question']} repeat {row['repeat']}: {'right' if row['correct'] else 'wrong'}")
-        for key in (
-            "reason",
-            "rule",
-            "gold",
-            "extracted",
-            "form",
-            "canonical",
-            "canonical_gold",
-            "exact",
-            "grader",
-            "tokens",
-        ):
-            typer.echo(f"  {key}: {printable(json.dumps(row[key], ensure_ascii=False))}")
-        typer.echo(f"  response: {printable(json.dumps(row['response'], ensure_ascii=False))}")
+        name = f"{row['task']} {row['question']} repeat {row['repeat']}"
+        _print_explained(name, row, (*EXPLAINED, "exact", "grader", "tokens", "response"))
 
 
 def _regrade(

@@ -27,7 +27,6 @@ def verify(
     with both.
     """
     from r3bench.errors import ConfigError
-    from r3bench.verification.verify import ALL
     from r3bench.verification.verify import verify as check
 
     if sample is not None and sample < 0:
@@ -40,7 +39,7 @@ def verify(
         if not quiet and not as_json and sys.stderr.isatty():
             typer.echo(f"\r{graded} answers graded anew", nl=False, err=True)
 
-    found = check(_path(target, runs), grade=ALL if sample is None else sample, say=say)
+    found = check(_path(target, runs), grade=sample, say=say)
     if as_json:
         print_json(found.data())
     else:

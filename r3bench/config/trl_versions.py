@@ -6,10 +6,11 @@ in `training/trl_adapter.py`.
 """
 
 from functools import cache
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from packaging.version import Version
+
+from r3bench import installation
 
 SUPPORTED = ("1.15", "1.17")  # [from, before)
 
@@ -28,10 +29,7 @@ FIELDS: dict[str, dict[str, dict[str, Any] | None]] = {
 @cache
 def installed() -> Version | None:
     """The installed TRL's version, without importing it; None without one."""
-    try:
-        return Version(version("trl"))
-    except PackageNotFoundError:
-        return None
+    return installation.installed("trl")
 
 
 def supported(trl: Version) -> bool:
@@ -43,9 +41,10 @@ def supported(trl: Version) -> bool:
 def adapted(fields: dict[str, dict[str, Any]], trl: Version | None) -> dict[str, dict[str, Any]]:
     """The newest TRL's `fields` as the version `trl` has them; None: as they are."""
     fields = dict(fields)
-    newest_first = sorted(FIELDS, key=Version, reverse=True)
-    for before in newest_first if trl is not None else ():
-        if trl is None or trl >= Version(before):
+    if trl is None:
+        return fields
+    for before in sorted(FIELDS, key=Version, reverse=True):  # newest first
+        if trl >= Version(before):
             break
         for name, field in FIELDS[before].items():
             if field is None:

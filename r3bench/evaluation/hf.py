@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch.nn.functional import pad
 
-from r3bench.errors import ConfigError, Diverged
+from r3bench.errors import ConfigError, Diverged, first_line
 from r3bench.evaluation import fingerprint
 from r3bench.evaluation.chat import ChatModel
 from r3bench.evaluation.sampling import Answered, Completion, Draw, Sampling, Stream, stretches
@@ -159,7 +159,7 @@ class HFBackend(ChatModel):
                 str(name), dtype=torch.float32 if device == "cpu" else "auto", revision=start_revision(Path(name))
             )
         except (OSError, ValueError, SafetensorError) as error:
-            raise ConfigError(f"model '{name}': can't be loaded: {str(error).splitlines()[0]}") from error
+            raise ConfigError(f"model '{name}': can't be loaded: {first_line(error)}") from error
         return cls(model.to(device), tokenizer, batch_size)
 
     def generate(

@@ -24,7 +24,7 @@ from r3bench import errors
 from r3bench.config.sections import EvalSection
 from r3bench.config.strict import plain
 from r3bench.devices import alone, cpu_cores, gpu_ids
-from r3bench.errors import ConfigError, Lost, StateError
+from r3bench.errors import ConfigError, Lost, StateError, first_line
 from r3bench.evaluation.chat import ChatModel
 from r3bench.evaluation.sampling import Answered, Completion, Draw, Sampling, collect, stretches
 from r3bench.evaluation.stream import Stream
@@ -133,7 +133,7 @@ class Pool(ChatModel):
         try:
             self.tokenizer: Any = AutoTokenizer.from_pretrained(name)
         except (OSError, ValueError) as error:
-            raise ConfigError(f"model '{name}': can't be loaded: {str(error).splitlines()[0]}") from error
+            raise ConfigError(f"model '{name}': can't be loaded: {first_line(error)}") from error
         self._free: queue.Queue[Worker] = queue.Queue()
         self._workers = [Worker(group, max(1, cpu_cores() // workers)) for group in groups]
         try:

@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from r3bench.errors import StateError
+from r3bench.errors import StateError, first_line
 from r3bench.files import expect, replacing
 from r3bench.records import ANSWER_COLUMNS
 
@@ -96,11 +96,6 @@ def write(
         pq.write_table(table, temporary, compression="zstd", write_page_checksum=True)
         if before is not None:
             before(path, temporary)
-
-
-def first_line(error: BaseException) -> str:
-    """What an error says, in one line."""
-    return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 def files(folder: Path) -> list[Path]:

@@ -6,8 +6,8 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from r3bench.errors import StateError
-from r3bench.evaluation.shards import DAMAGED, first_line
+from r3bench.errors import StateError, first_line
+from r3bench.evaluation.shards import DAMAGED
 from r3bench.files import append_jsonl, read_jsonl
 from r3bench.records import RunPaths, read_record, read_train, rewritten_file
 from r3bench.seals import bytes_digest, changed, file_digest

@@ -1,6 +1,7 @@
 """The rules that spelling alone decides (no parser, no process), in their order."""
 
 import re
+from fractions import Fraction
 
 from r3bench.grading.latex import MAX_LENGTH, dialect, untext
 from r3bench.grading.normalise import LETTER, is_words, spelled
@@ -145,8 +146,6 @@ def _number(two: Pair) -> Outcome | None:
             )
         return None
     if two.units is not True:
-        from fractions import Fraction
-
         same = abs(Fraction(ours) * Fraction(two.units) - Fraction(theirs)) <= Fraction(1, 10**9) * abs(
             Fraction(theirs)
         )

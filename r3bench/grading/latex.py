@@ -15,7 +15,7 @@ _NOTHING = (
     "rm bf it sf tt em sl cal sc bfseries itshape rmfamily sffamily ttfamily mdseries upshape normalfont boldmath "
     "unboldmath mathstrut strut hfill hfil noindent centering nobreak allowbreak relax nonumber notag null par "
     "boldsymbol bm bold pmb mathsf mathnormal mathop mathord mathbin mathrel mathopen mathclose mathpunct mathinner "
-    "underline uline underbrace overbrace smash ensuremath boxed fbox framebox mathbf mathit mathtt textstyle"
+    "underline uline underbrace overbrace smash ensuremath boxed fbox framebox mathbf mathit mathtt"
 )
 _SPACES = "quad qquad enspace enskip thinspace medspace thickspace negthinspace space"
 _ARGUMENT = r"\s*\{[^{}]{0,60}\}"
@@ -24,7 +24,7 @@ _DROPPED = re.compile(
     rf"|\\(?:{'|'.join(sorted(_NOTHING.split(), key=len, reverse=True))}){_END}\*?"
     rf"|\\(?:textcolor|color|colorbox|definecolor)(?:\[[a-zA-Z]{{1,20}}\])?\s*\{{[^{{}}]{{1,30}}\}}"
     rf"|\\(?:[hv]?phantom|label|tag|hspace|vspace|mspace|footnote|rule)\*?{_ARGUMENT}"
-    r"|\\(?:hskip|kern|mskip|mkern|hskip)\s*-?[\d.]+\s*[a-z]{2}"
+    r"|\\(?:hskip|kern|mskip|mkern)\s*-?[\d.]+\s*[a-z]{2}"
     r"|\\!"
 )
 _SPACE = re.compile(rf"(\\\\)|\\[,;:> ]|~|\\(?:{'|'.join(_SPACES.split())}){_END}|\s+")
@@ -143,7 +143,6 @@ _SPELLING: tuple[tuple["re.Pattern[str]", Replacement], ...] = (
         r"\\binom{\1\3}{\2\4}",
     ),
     (re.compile(r"\^\s*\{\s*((?:\\prime\s*){1,3})\}|\^\s*(\\prime)(?![a-zA-Z])"), lambda m: "'" * m[0].count("prime")),
-    (re.compile(r"''"), "''"),
     (re.compile(r"\(\s*(\d+)\s*\)\s*(?=_)"), r"\1"),  # of a base
     (re.compile(r"(?<![\\a-zA-Z])pi(?![a-zA-Z])"), r"\\pi "),
     (re.compile(r"(?<=\d)\s*\^\s*\{\s*(?:\\text\{)?\s*(?:st|nd|rd|th)\s*\}\}?"), ""),

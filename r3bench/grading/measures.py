@@ -344,7 +344,7 @@ def _elsewhere(low: str) -> str | None:
     return _translations().get(low.rstrip("."))
 
 
-def relation(answer: str, gold: str) -> Fraction | float | bool | None:
+def relation(answer: str, gold: str) -> Fraction | float | bool:
     """How the units behind two numbers relate: True the same, one of them unknown, or none; False another; else what
     the answer's number has to be multiplied by."""
     if not answer or not gold or answer == gold or answer.lower().rstrip("s.") == gold.lower().rstrip("s."):

@@ -1,5 +1,6 @@
 """What a rule of grading is, and the two answers it is about."""
 
+import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -116,8 +117,6 @@ def _untexted(found: Amount, text: str, use: bool) -> str:
 
 def _units(words: tuple[str, str], ours: str, theirs: str) -> bool | Fraction | float:
     """As `Pair.units`; an angle in degrees may be said in radians with pi, and the other way round."""
-    import math
-
     degrees = ["^\\circ" in one or one.lower().startswith(("deg", "degree")) for one in words]
     radians = [one.lower() in ("", "rad", "rads", "radian", "radians") for one in words]
     pis = [r"\pi" in text for text in (ours, theirs)]
@@ -125,8 +124,7 @@ def _units(words: tuple[str, str], ours: str, theirs: str) -> bool | Fraction | 
         return math.pi / 180
     if degrees[1] and radians[0] and pis[0] and not pis[1]:
         return 180 / math.pi
-    found = relation(*words)
-    return True if found is None else found
+    return relation(*words)
 
 
 def _opened(text: str) -> str:

@@ -5,7 +5,6 @@ import re
 from r3bench.grading.words import changes, multiple
 
 LONGEST = 300  # characters of a line that are looked at
-_NEGATED = r"not|n't|never|nicht|kein|keine|ne|pas|non|no|não|не|нет|不是|并非|아니"
 _CONTRAST = re.compile(
     r"(?<=\S)[\s,;(–—-]+(?:(?:and|et|y|e|und|и)\s+)?(?:(?:not|nicht|non|pas|no|não|а\s+не|не|rather\s+than|"
     r"instead\s+of|as\s+opposed\s+to)(?![^\W\d_])|而不是|不是).*\Z",

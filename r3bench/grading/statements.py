@@ -33,7 +33,6 @@ _NAME = re.compile(
     r"|\(?\s*[^\W\d_]+(?:[\s-]+[^\W\d_]+){0,7}\s*\)?"  # words
     r")\s*(?:\\text\{[^{}]*\})?\s*"
 )
-_FUNCTIONS = re.compile(r"\A\s*(?:sin|cos|tan|cot|sec|csc|log|ln|exp|sqrt|lim)(?![a-zA-Z])|\d")
 _RELATION = re.compile(r"(?<![<>!:])=(?!=)|\\(?:approx|equiv)(?![a-zA-Z])")
 _ORDER = re.compile(r"[<>]|\\(?:leq|geq|neq|lt|gt|ll|gg|in|notin|subset|subseteq)(?![a-zA-Z])")
 _DERIVATIVE = re.compile(r"\\frac\{d(?:\^\{?(\d)\}?)?([a-zA-Z])\}\{d[a-zA-Z](?:\^\{?\d\}?)?\}")

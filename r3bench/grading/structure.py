@@ -24,6 +24,7 @@ _SEPARATORS = {
     "comma": re.compile(r","),
     "semicolon": re.compile(r";"),
     "spaced": re.compile(r",(?=\s)|;|(?<![a-zA-Z\\])(?:and|or)(?![a-zA-Z])"),
+    "spaced comma": re.compile(r",(?=\s)"),
     "colon": re.compile(r":"),
 }
 _MATRIX = re.compile(r"\\begin\s*\{([pb]?matrix)\}(.*)\\end\s*\{\1\}", re.DOTALL)
@@ -148,9 +149,7 @@ def _members(text: str, form: Literal["list", "tuple"]) -> tuple[str, ...]:
     spaces."""
     pattern = _SEPARATORS["semicolon" if ";" in text else "comma"] if form == "tuple" else _SEPARATORS["list"]
     if ", " in text:
-        spaced = _split(
-            text, _SEPARATORS["spaced" if form == "list" else "comma"] if form == "list" else re.compile(r",(?=\s)")
-        )
+        spaced = _split(text, _SEPARATORS["spaced" if form == "list" else "spaced comma"])
         if any(_THOUSANDS.match(part) for part in spaced):
             return spaced
     return _split(text, pattern)

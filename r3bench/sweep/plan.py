@@ -76,9 +76,7 @@ class Plan:
     gpus: int  # of a run
     alternatives: list[Alternative]
     family: int  # effects of factors that a verdict is adjusted for
-    tested: (
-        str | None
-    )  # their kind: 'main', or 'add_one' or 'leave_one_out' where the cells give no main effect as sure
+    tested: str | None  # their kind: 'main', or 'add_one', 'leave_one_out' where no main effect is as sure
     resolved: float | None  # smallest of them that is called up or down, on the macro average; None: no such effect
     limit: float | None  # what `resolved` comes down to with any number of seeds and answers
     warnings: list[str]

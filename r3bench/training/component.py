@@ -107,9 +107,7 @@ class Group:
     logprobs: list[np.ndarray] = field(default_factory=list)  # G arrays (T,), in `observe`
     entropies: list[np.ndarray] = field(default_factory=list)  # G arrays (T,), in `observe`
     hidden: dict[int, np.ndarray] = field(default_factory=dict)  # place 0..G-1 -> (n, H) float32, in `observe`
-    judged: np.ndarray = field(
-        default_factory=lambda: np.zeros(0, bool)
-    )  # (G,) from `score` on: someone gave a verdict
+    judged: np.ndarray = field(default_factory=lambda: np.zeros(0, bool))  # (G,) from `score` on: has a verdict
     # A row that nobody judged is neither right nor wrong: leave it out of whatever is done. Not given: all were judged.
 
     def __post_init__(self) -> None:

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from r3bench.training import trl_adapter
+from r3bench.training.loss_inputs import loss_mask
 
 EDGES = (512, 2048, 8192)  # tokens: the last of each bin of lengths but the longest
 QUANTILES = {"q10": 0.1, "median": 0.5, "q90": 0.9}
@@ -27,12 +28,6 @@ def row_weights(ratio: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
     """
     mask = mask.to(torch.float32)
     return (ratio.float() * mask).sum(dim=1) / mask.sum(dim=1)
-
-
-def loss_mask(batch: Mapping[str, Any]) -> torch.Tensor:
-    """(B, T), 1 at the tokens that TRL's loss is over."""
-    mask: torch.Tensor = batch["completion_mask"]
-    return mask * batch["tool_mask"] if "tool_mask" in batch else mask
 
 
 def length_bin(tokens: float) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from r3bench.config.sections import DataSection
-from r3bench.errors import DataError, nearest
+from r3bench.errors import DataError, first_line, nearest
 from r3bench.training import embedded
 
 Row = tuple[str, dict[str, Any]]  # where it stands ('file:line 3', 'org/name row 3') and its columns
@@ -214,7 +214,7 @@ def _parquet(path: Path) -> Iterator[Row]:
                 number += 1
                 yield f"{path} row {number}", row
     except (pa.ArrowException, OSError) as error:
-        raise DataError(f"{path}: not readable as parquet ({str(error).splitlines()[0]})") from error
+        raise DataError(f"{path}: not readable as parquet ({first_line(error)})") from error
 
 
 def _hub(hub: str, configs: tuple[str | None, ...], split: str, revision: str | None) -> Iterator[Row]:

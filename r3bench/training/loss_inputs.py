@@ -5,6 +5,7 @@ from update to update (a shaped weight, a ratio that is not to be clipped, a row
 the two, on a copy of the batch's dictionary.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -21,6 +22,12 @@ def shaped_weight(ratio: torch.Tensor) -> torch.Tensor:
     """x f'(x) = gamma x / (x + gamma)^2, the weight of grad log pi in grad f(x); 1 where the ratio is unknown (NaN)."""
     weight = SHAPING / (ratio + 2 * SHAPING + SHAPING**2 / ratio)  # also right at 0 and at infinity
     return torch.where(torch.isnan(ratio), 1.0, weight)
+
+
+def loss_mask(batch: Mapping[str, Any]) -> torch.Tensor:
+    """(B, T), 1 at the tokens that TRL's loss is over."""
+    mask: torch.Tensor = batch["completion_mask"]
+    return mask * batch["tool_mask"] if "tool_mask" in batch else mask
 
 
 def needs_settling(inputs: dict[str, Any]) -> bool:
@@ -48,9 +55,7 @@ def settle(inputs: dict[str, Any], logps: torch.Tensor) -> torch.Tensor:
         inputs[OLD] = torch.where(inputs[FREE_KEY] > 0, today, inputs[OLD])
     if NO_KL_KEY in inputs and REFERENCE in inputs:
         inputs[REFERENCE] = torch.where(inputs[NO_KL_KEY].unsqueeze(1) > 0, today, inputs[REFERENCE])
-    mask = inputs["completion_mask"]
-    if "tool_mask" in inputs:
-        mask = mask * inputs["tool_mask"]
+    mask = loss_mask(inputs)
     for key in (OLD, SAMPLING, REFERENCE):
         if key in inputs:
             inputs[key] = torch.where(mask > 0, inputs[key], torch.zeros_like(inputs[key]))

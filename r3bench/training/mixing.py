@@ -14,7 +14,7 @@ import torch
 from r3bench.errors import ConfigError
 from r3bench.training import trl_adapter
 from r3bench.training.component import Mixture, Trajectory
-from r3bench.training.correction import RATIO, loss_mask, row_weights
+from r3bench.training.correction import RATIO, row_weights
 from r3bench.training.loss_inputs import (
     BEHAVIOUR_KEY,
     FREE_KEY,
@@ -23,6 +23,7 @@ from r3bench.training.loss_inputs import (
     REFERENCE,
     SAMPLING,
     SHAPED_KEY,
+    loss_mask,
     shaped_weight,
 )
 from r3bench.training.rollout import Rollout
@@ -116,8 +117,7 @@ def mix_into(
         if RATIO in batch:
             batch[RATIO][place] = correction[row.mixture.group]
     _make_up_for_padding(trainer, batch, rollout, counts, growth)
-    mask = batch["completion_mask"] * batch["tool_mask"] if "tool_mask" in batch else batch["completion_mask"]
-    batch["num_items_in_batch"] = trainer.accelerator.gather(mask.sum()).sum()
+    batch["num_items_in_batch"] = trainer.accelerator.gather(loss_mask(batch).sum()).sum()
     return batch
 
 

@@ -23,7 +23,7 @@ class Numerics:
 def numerics(trainer: Any) -> Numerics:
     """Of a trainer that is built. Collective with a vLLM server."""
     weights = weights_dtype(trainer)
-    compute = "bfloat16" if trainer.args.bf16 else "float16" if trainer.args.fp16 else weights
+    compute = compute_dtype(trainer.args, weights)
     engine, engine_dtype = "transformers", compute
     if trainer.use_vllm:
         engine = f"vllm {trainer.args.vllm_mode}"
@@ -31,6 +31,11 @@ def numerics(trainer: Any) -> Numerics:
             told = served_dtype(trainer) if trainer.accelerator.is_main_process else None
             engine_dtype = trl_adapter.gather_list([told])[0]
     return Numerics(strategy(trainer), weights, compute, engine, engine_dtype)
+
+
+def compute_dtype(arguments: Any, weights: str) -> str:
+    """Dtype of the matrix products under these arguments, for weights of the dtype `weights`."""
+    return "bfloat16" if arguments.bf16 else "float16" if arguments.fp16 else weights
 
 
 def strategy(trainer: Any) -> str:

@@ -70,7 +70,7 @@ def probe(recipe: Recipe) -> dict[str, Any]:
             assert built.moments is not None
             built.moments.add(longest)
             built.train()
-        except Exception as error:
+        except Exception as error:  # whatever kind says that memory ran out; all others are raised again
             if out_of_memory(error):
                 raise R3BenchError(f"probe: {_too_large(recipe, cap)}") from error
             raise

@@ -8,6 +8,7 @@ import torch
 
 from r3bench.errors import ConfigError
 from r3bench.training import trl_adapter
+from r3bench.training.loss_inputs import loss_mask
 from r3bench.training.mixing import ROW_KEY
 from r3bench.training.moments import Moments
 from r3bench.training.rollout import Rollout
@@ -68,8 +69,7 @@ def resample(
     trl_adapter.log_metric(trainer, "groups/resampled", filled)
     rollout.resampled = True
     moments.look_up(rollout)
-    mask = batch["completion_mask"] * batch["tool_mask"] if "tool_mask" in batch else batch["completion_mask"]
-    batch["num_items_in_batch"] = trainer.accelerator.gather(mask.sum()).sum()
+    batch["num_items_in_batch"] = trainer.accelerator.gather(loss_mask(batch).sum()).sum()
     return rollout, batch
 
 

@@ -31,7 +31,7 @@ from r3bench.training.data import load_questions
 from r3bench.training.divergence import StopAtRunawayWeights
 from r3bench.training.environment import device
 from r3bench.training.models import load_model
-from r3bench.training.numerics import numerics
+from r3bench.training.numerics import compute_dtype, numerics
 from r3bench.training.numerics import strategy as spread
 from r3bench.training.optimizer import compensated_adamw
 from r3bench.training.rewards import reward_functions
@@ -102,7 +102,7 @@ def build_trainer(
 
 def _engine(recipe: Recipe, arguments: R3Config, model: Any) -> dict[str, Any]:
     """Arguments of a vLLM engine that samples in the precision of training, from the same revision."""
-    compute = "bfloat16" if arguments.bf16 else "float16" if arguments.fp16 else str(model.dtype).removeprefix("torch.")
+    compute = compute_dtype(arguments, str(model.dtype).removeprefix("torch."))
     revision = recipe.model.revision
     return {"dtype": compute} | ({"revision": revision, "tokenizer_revision": revision} if revision else {})
 

@@ -14,7 +14,7 @@ from r3bench.analysis.cells import cell_rows
 from r3bench.analysis.effects import effects
 from r3bench.analysis.external import load_any
 from r3bench.analysis.tables import write_tables
-from r3bench.errors import R3BenchError
+from r3bench.errors import R3BenchError, first_line
 from r3bench.verification.findings import Findings
 
 COUNTS = "questions.parquet"  # right answers per run and question
@@ -52,7 +52,7 @@ def difference(path: Path, made: Path) -> str | None:
         try:
             stored, new = pq.read_table(path, page_checksum_verification=True), pq.read_table(made)
         except (pa.ArrowException, OSError, ValueError) as error:
-            return f"can't be read ({str(error).splitlines()[0]})"
+            return f"can't be read ({first_line(error)})"
         same = stored.equals(new) and stored.schema.metadata == new.schema.metadata
         return None if same else "holds other counts than the answers give"
     try:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from r3bench.analysis.finished import BASE_MODEL
-from r3bench.errors import ConfigError, R3BenchError, StateError
+from r3bench.errors import R3BenchError, StateError
 from r3bench.records import STUDY_SCHEMA, RunPaths, read_study
 from r3bench.sweep.ablate import open_study
 from r3bench.sweep.archive import manifest_faults, unpacked
@@ -17,17 +17,15 @@ from r3bench.verification.levels import check_levels
 from r3bench.verification.records import check_checkpoints, check_configuration, check_files, check_record
 from r3bench.verification.tables import COUNTS, check_recorded, check_tables
 
-ALL = -1  # every answer is graded anew
-
 
 def verify(
-    path: Path, *, grade: int = ALL, tables: bool = True, say: Callable[[int], None] = lambda n: None
+    path: Path, *, grade: int | None = None, tables: bool = True, say: Callable[[int], None] = lambda n: None
 ) -> Findings:
     """Compare whatever can be compared below `path`; nothing is written there.
 
     Args:
         path: a study's folder, a run's, an archive of `r3bench export`, or a folder with tables alone.
-        grade: answers of each run and task that are graded anew; `ALL`, or 0 for none.
+        grade: answers of each run and task that are graded anew; 0: none, None: all.
         tables: make a study's tables anew as well.
         say: takes the number of answers graded so far, as it grows.
 
@@ -44,8 +42,8 @@ def verify(
     elif (path / "study.json").exists():
         _check_study(path, found, grade, say, tables)
     elif (path / "run.json").exists():
-        with Regrader(None if grade == ALL else grade, found, say) as regrader:
-            _check_run(RunPaths(path), None, found, regrader if grade else None, {})
+        with Regrader(grade, found, say) as regrader:
+            _check_run(RunPaths(path), None, found, None if grade == 0 else regrader, {})
     elif (path / COUNTS).exists():
         check_recorded(path, found)
     else:
@@ -82,7 +80,7 @@ def _check_archive(study: Path, found: Findings) -> None:
         found.fault("archive", study / name, wrong)
 
 
-def _check_study(study: Path, found: Findings, grade: int, say: Callable[[int], None], tables: bool) -> None:
+def _check_study(study: Path, found: Findings, grade: int | None, say: Callable[[int], None], tables: bool) -> None:
     file = study / "study.json"
     found.looked("study")
     cells: dict[str, Mapping[str, Any]] = {}
@@ -100,12 +98,12 @@ def _check_study(study: Path, found: Findings, grade: int, say: Callable[[int], 
     for name in cells.keys() - runs.keys():
         found.note(f"{name}: not finished (no run.json)")
     golds: Golds = {}
-    with Regrader(None if grade == ALL else grade, found, say) as regrader:
+    with Regrader(grade, found, say) as regrader:
         for name, paths in runs.items():
             if cells and name not in cells:
                 found.note(f"{paths.root}: not a run of this study; its record alone was looked at")
-            _check_run(paths, cells.get(name), found, regrader if grade else None, golds, spec)
-    if not grade:
+            _check_run(paths, cells.get(name), found, None if grade == 0 else regrader, golds, spec)
+    if grade == 0:
         found.note("verdicts were not given anew")
     if spec and tables:
         check_tables(study, found)
@@ -145,7 +143,7 @@ def _check_cells(study: Path, spec: Mapping[str, Any], found: Findings) -> None:
         return
     try:
         opened = open_study(parse_grid(spec["grid"], str(file)), study.absolute().parent, study.absolute().name)
-    except (R3BenchError, ConfigError) as error:
+    except R3BenchError as error:
         found.note(f"{file}: its grid can't be worked out here ({str(error).removeprefix(f'{file}: ')})")
         return
     made = {cell["run_id"]: cell for cell in opened.describe()["cells"]}

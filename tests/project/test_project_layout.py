@@ -25,7 +25,7 @@ ALLOWED: dict[str, set[str] | None] = {
     "lock": {"errors", "files"},
     "secrets": set(),
     "out_of_memory": set(),
-    "streams": set(),
+    "streams": {"files"},
     "threads": set(),
     "installation": set(),
     "prompts": BASE,
