@@ -15,6 +15,7 @@ from r3bench.errors import StateError
 
 SEAL = "digest"  # key of a sealed document: SHA-256 over the rest of it
 LINE = "crc32"  # key of a sealed JSON line: CRC-32 over the rest of it
+ABOUT = (".json", ".jinja", ".txt", ".model", ".md")  # files of a model that are not its weights
 Files = dict[str, dict[str, Any]]  # path below a folder -> {"bytes": size, "sha256": hex digits}
 
 
@@ -33,6 +34,16 @@ def bytes_digest(content: bytes) -> dict[str, Any]:
 def digests(root: Path, paths: Iterable[Path]) -> Files:
     """The digest of each of `paths` that is there, by its name below `root`, with '/' between folders."""
     return {path.relative_to(root).as_posix(): file_digest(path) for path in sorted(paths) if path.is_file()}
+
+
+def weights_digest(files: Mapping[str, Any]) -> str | None:
+    """12 hex digits over the digests of a model's weights among `files`; None where there are none."""
+    found = {
+        name: digest
+        for name, digest in files.items()
+        if name.startswith("model/") and not name.endswith(("/training_args.bin", *ABOUT))
+    }
+    return hashlib.sha256(_content(found, SEAL)).hexdigest()[:12] if found else None
 
 
 def changed(root: Path, files: Mapping[str, Any]) -> dict[str, str]:

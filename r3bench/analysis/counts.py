@@ -16,9 +16,10 @@ import pyarrow.parquet as pq
 from r3bench.analysis.results import Run, Scores
 from r3bench.errors import StateError, first_line
 from r3bench.records import SCHEMA, RunPaths, RunRecord
-from r3bench.seals import bytes_digest
+from r3bench.seals import bytes_digest, weights_digest
 
 SETTINGS = b"r3bench"  # metadata key of a shard: what its answers were sampled under
+WEIGHTS = "weights"  # of the settings: which trained weights the answers are of
 COLUMNS = ["question", "repeat", "correct", "tokens", "truncated"]
 DAMAGED = (pa.ArrowException, OSError, ValueError, OverflowError, MemoryError)  # what reading a damaged shard ends in
 PLACE = re.compile(r"\.q(\d+)-")  # in a shard's name: the place of its first question in the task
@@ -54,7 +55,8 @@ def task_scores(task: str, paths: list[RunPaths], runs: list[Run]) -> tuple[Scor
             if not count["question"] and run.outcome == "finished":
                 silent.append(run.run)
             elif count["question"] and (
-                wrong := _disagreement(count, record.eval.get(task, {}) if record else {}, task)
+                wrong := _others(count, record, task)
+                or _disagreement(count, record.eval.get(task, {}) if record else {}, task)
             ):
                 notes.append(f"{run.run}: {wrong}")
                 count = {"question": []}
@@ -142,10 +144,11 @@ def count_answers(folder: Path, known: Mapping[str, Any] | None = None) -> dict[
     names = {path.name for path in folder.glob("*.parquet")} if folder.is_dir() else set()
     if not names:
         return {"question": []}
-    tables, settings = [], {}
+    tables, settings, weights = [], {}, set()
     for name in sorted(names if known is None else known):
         table = _table(folder / name, None if known is None else known[name])
         settings = _settings(table, folder / name)
+        weights.add(str(settings.pop(WEIGHTS, "")))
         tables.append(table)
     unknown = 0 if known is None else len(names - known.keys())
     if not tables:
@@ -177,6 +180,7 @@ def count_answers(folder: Path, known: Mapping[str, Any] | None = None) -> dict[
 
     return {
         "settings": {k: v for k, v in settings.items() if k != "model"},
+        "weights": weights - {""},
         "question": questions,
         "samples": samples,
         "correct": total("correct"),
@@ -227,6 +231,13 @@ def _order(names: Sequence[str], tables: Sequence[pa.Table]) -> list[str]:
     """The questions in the order of the task: by the place that a shard's name gives its first one."""
     places = [(int(found[1]) if (found := PLACE.search(name)) else 0, i) for i, name in enumerate(names)]
     return list(dict.fromkeys(question for _, i in sorted(places) for question in tables[i]["question"].to_pylist()))
+
+
+def _others(count: Mapping[str, Any], record: RunRecord | None, task: str) -> str | None:
+    """That answers are said to be of other weights than the run's; None if they aren't, or don't say."""
+    if record is None or count["weights"] <= {weights_digest(record.train.files)}:
+        return None
+    return f"the answers of {task} are of other weights than this run's; left out of this benchmark"
 
 
 def _disagreement(count: Mapping[str, Any], summary: Mapping[str, Any], task: str) -> str | None:

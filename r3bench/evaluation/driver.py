@@ -16,6 +16,7 @@ from r3bench.evaluation.sampling import Backend, Sampling
 from r3bench.evaluation.settings import KEY, deciding, settings
 from r3bench.evaluation.summary import summarise
 from r3bench.evaluation.tasks import check_tasks, load_task, quiet_loggers
+from r3bench.evaluation.tied import trained_weights
 from r3bench.grading import Grader
 from r3bench.lock import exclusive
 
@@ -69,7 +70,13 @@ def evaluate(
             return {
                 name: asked
                 | _evaluate_task(
-                    name, backend=backend, section=section, sampling=sampling, folder=out / name, quiet=quiet
+                    name,
+                    model=model,
+                    backend=backend,
+                    section=section,
+                    sampling=sampling,
+                    folder=out / name,
+                    quiet=quiet,
                 )
                 for name in section.tasks
             }
@@ -78,7 +85,7 @@ def evaluate(
 
 
 def _evaluate_task(
-    name: str, *, backend: Backend, section: EvalSection, sampling: Sampling, folder: Path, quiet: bool
+    name: str, *, model: object, backend: Backend, section: EvalSection, sampling: Sampling, folder: Path, quiet: bool
 ) -> dict[str, Any]:
     import lm_eval
 
@@ -91,7 +98,9 @@ def _evaluate_task(
     greedy = sampling.temperature == 0
     task.set_config("generation_kwargs", {"do_sample": not greedy, "max_gen_toks": sampling.max_tokens, "until": []})
     template = backend.chat([{"role": "user", "content": "?"}])
+    weights = trained_weights(model)
     settings = {
+        **({"weights": weights} if weights else {}),
         "task": name,
         "version": str(task.VERSION),
         "questions": digest(list(task.test_docs())),

@@ -10,7 +10,7 @@ from r3bench.errors import StateError, first_line
 from r3bench.evaluation.shards import DAMAGED
 from r3bench.files import append_jsonl, read_jsonl
 from r3bench.records import RunPaths, read_record, read_train, rewritten_file
-from r3bench.seals import bytes_digest, changed, file_digest
+from r3bench.seals import bytes_digest, changed, file_digest, weights_digest
 
 
 def note_rewrite(path: Path, content: Path) -> None:
@@ -79,6 +79,23 @@ def check_weights(paths: RunPaths) -> None:
             f"{paths.root / name}: {wrong}; these are not the weights that were trained: remove {paths.root} to train "
             "the run again"
         )
+
+
+def trained_weights(model: object) -> str | None:
+    """The digest, from `train.json`, of the weights of a run's own `model/`; None of any other model.
+
+    Answers carry it, so that those of another run are told apart whatever sampled them.
+    """
+    if not isinstance(model, str | Path):
+        return None
+    folder = Path(str(model).removeprefix("vllm:"))
+    paths = RunPaths(folder.parent)
+    if folder.name != paths.model.name or not paths.train.is_file():
+        return None
+    try:
+        return weights_digest(read_train(paths).files)
+    except StateError:  # a folder of somebody else's; a run's own is checked before it is measured
+        return None
 
 
 def weight_faults(paths: RunPaths) -> dict[str, str]:

@@ -13,13 +13,15 @@ from r3bench.evaluation import shards
 from r3bench.evaluation.sampling import draw_seed
 from r3bench.evaluation.settings import KEY
 from r3bench.evaluation.summary import summarise
-from r3bench.grading import ExactGrader, Grader
+from r3bench.grading import ExactGrader, Grader, Verdict
 from r3bench.records import SCHEMA, RunPaths, RunRecord
+from r3bench.seals import weights_digest
 from r3bench.verification.findings import Findings
 
 Rows = list[tuple[Path, dict[str, Any]]]  # answers with the shard they are in
 Golds = dict[tuple[str, str], tuple[str, str]]  # (task, question) -> (gold, the first run that has it)
 DRAWN = ("temperature", "top_p", "max_tokens", "seed", "style")  # settings that a shard and a summary both have
+TIMEOUT = 10.0  # seconds for an answer that hit the time-out here: twice what `Grader` gives
 BATCH = 2000  # answers graded at a time
 
 
@@ -38,6 +40,8 @@ def read_answers(paths: RunPaths, record: RunRecord, task: str, found: Findings)
         except StateError as error:
             found.fault("answers", path, str(error).removeprefix(f"{path}: "))
             continue
+        if shards.WEIGHTS in settings and settings[shards.WEIGHTS] != weights_digest(record.train.files):
+            found.fault("answers", path, "its answers are of other weights than those that this run trained")
         _check_settings(path, settings, record.eval.get(task, {}), task, found)
         for row in shard:
             key = (row["question"], row["repeat"])
@@ -170,17 +174,39 @@ class Regrader:
         verdicts = judge.grade([row["response"] for _, row in group], [row["gold"] for _, row in group])
         for (path, row), verdict in zip(group, verdicts, strict=True):
             where = f"question {row['question']}, repeat {row['repeat']}"
-            if verdict.correct != row["correct"] and not (verdict.timed_out or row["timed_out"]):
+            if verdict.timed_out and not row["timed_out"]:  # a busy machine? Once more, alone
+                verdict = self._alone(judge, row)
+            if row["timed_out"] and row["correct"]:
+                self._found.fault("grading", path, f"{where}: stored as timed out and as right; a time-out is wrong")
+            elif verdict.timed_out:
+                if row["correct"]:
+                    self._found.fault("grading", path, f"{where}: stored as right; grading it hits the time-out here")
+                elif not row["timed_out"]:
+                    self._found.note(
+                        f"{path}: {where}: grading it hits the time-out here; stored as wrong all the same"
+                    )
+            elif row["timed_out"] and not verdict.correct:
+                self._found.note(f"{path}: {where}: stored as timed out, graded in time here; wrong all the same")
+            elif verdict.correct != row["correct"]:
                 said = {True: "right", False: "wrong"}
+                late = ", in time (stored as timed out)" if row["timed_out"] else ""
                 self._found.fault(
                     "grading", path,
-                    f"{where}: stored as {said[row['correct']]}, graded anew {said[verdict.correct]} "
+                    f"{where}: stored as {said[row['correct']]}, graded anew {said[verdict.correct]}{late} "
                     f"(answer {_short(verdict.extracted)}, gold {_short(row['gold'])})",
                 )  # fmt: skip
-            elif verdict.extracted != row["extracted"] and judge.name == row["grader"]:
+            if verdict.extracted != row["extracted"] and judge.name == row["grader"]:
                 self._found.fault(
                     "grading", path,
                     f"{where}: stored answer {_short(row['extracted'])}, found now {_short(verdict.extracted)}",
                 )  # fmt: skip
         self._found.looked("grading", len(group))
         self._progress(len(group))
+
+    def _alone(self, judge: Grader | ExactGrader, row: Mapping[str, Any]) -> Verdict:
+        """One answer graded with nothing beside it and more time than it ever had."""
+        boxed = not judge.name.endswith("/last")
+        key = ("patient", boxed)
+        if key not in self._judges:
+            self._judges[key] = Grader(timeout=TIMEOUT, workers=1, require_boxed=boxed)
+        return self._judges[key].grade([row["response"]], [row["gold"]])[0]

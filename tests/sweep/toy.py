@@ -94,14 +94,18 @@ def honest_evaluate(model, section, out, *, default_max_tokens, quiet=False):
     from r3bench.evaluation import shards
     from r3bench.evaluation.sampling import draw_seed
     from r3bench.evaluation.summary import summarise
+    from r3bench.evaluation.tied import trained_weights
     from r3bench.grading import Grader
 
     name, summaries = str(Path(model).parent.name), {}
     for task in section.tasks:
         asked = settings(section, default_max_tokens)
-        told = {"task": task, "version": "1", "questions": "0123456789ab", "model": config_digest(name)} | {
-            key: asked[key] for key in ("style", "temperature", "top_p", "max_tokens", "seed")
-        }
+        weights = trained_weights(model)
+        told = (
+            ({"weights": weights} if weights else {})
+            | {"task": task, "version": "1", "questions": "0123456789ab", "model": config_digest(name)}
+            | {key: asked[key] for key in ("style", "temperature", "top_p", "max_tokens", "seed")}
+        )
         rows = []
         for repeat in range(section.samples):
             draws = [_answer(name, task, question, repeat) for question in range(QUESTIONS)]
