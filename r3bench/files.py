@@ -95,8 +95,15 @@ def read_json(path: Path) -> Any:
         raise StateError(f"{path}: no such file") from error
     except IsADirectoryError as error:
         raise StateError(f"{path}: is a folder, expected a file") from error
+    except OSError as error:
+        raise _no_file(path, error) from error
     except (ValueError, RecursionError) as error:  # no JSON or UTF-8, numbers of thousands of digits, deep nesting
         raise StateError(f"{path}: not readable as JSON ({error}); the file is torn or was edited") from error
+
+
+def _no_file(path: Path, error: OSError) -> Exception:
+    """A link that leads to itself or through a file is the study's fault; other errors are the machine's."""
+    return StateError(f"{path}: {error.strerror}") if error.errno in (errno.ELOOP, errno.ENOTDIR) else error
 
 
 JSON_KINDS = {dict: "a mapping", list: "a list", str: "a text", int: "an integer", float: "a number"}
@@ -149,6 +156,8 @@ def read_jsonl(path: Path, bad: list[int] | None = None) -> list[dict[str, Any]]
         return []
     except IsADirectoryError as error:
         raise StateError(f"{path}: is a folder, expected a file") from error
+    except OSError as error:
+        raise _no_file(path, error) from error
     records: list[dict[str, Any]] = []
     for number, line in enumerate(content.split(b"\n"), 1):
         if not line.strip():

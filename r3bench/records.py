@@ -7,7 +7,8 @@ runs/<study>/<run_id>/              one cell with one seed
     train.json                      training's part of the record
     eval/<task>/<shard>.parquet     one row per answer, see ANSWER_COLUMNS
     eval/environment.json           what the last measurement was made with
-    checkpoint-eval/<step>/<task>/  the same of a kept checkpoint, where asked for (r3bench eval --checkpoints)
+    checkpoint-eval/<step>/<task>/  the same of a kept checkpoint, where asked for (r3bench eval --checkpoints);
+                                    its scores and digests: checkpoint-eval/<step>/measured.json
     run.json                        the whole record, written last
 
 `study.json`, `train.json` and `run.json` carry a digest of themselves; `train.json` lists the digests of the training

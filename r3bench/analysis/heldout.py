@@ -6,7 +6,7 @@ what the cheapest run of the study spent in all. A run whose first point lies be
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,6 +16,8 @@ from r3bench.analysis.counts import count_answers
 from r3bench.analysis.distributions import t_quantile
 from r3bench.analysis.results import Results, Run
 from r3bench.analysis.study import run_folder
+from r3bench.errors import StateError
+from r3bench.measured import known_answers
 from r3bench.records import RunPaths
 
 Cost = Literal["tokens", "seconds"]
@@ -45,6 +47,7 @@ class HeldOut:
     questions: int  # that all points of all runs have answers to
     cells: Mapping[str, Sequence[Measured]]  # label -> its runs
     left_out: tuple[str, ...]  # finished runs without a measured checkpoint
+    damaged: tuple[str, ...] = ()  # what is wrong with measured checkpoints that were left out
 
 
 @dataclass(frozen=True)
@@ -70,23 +73,32 @@ def held_out(folder: Path, results: Results) -> HeldOut | None:
     """
     for benchmark in results.benchmarks:
         points = {}
+        damaged: list[str] = []
         for run, counted in zip(results.runs, results.benchmarks[benchmark].measured, strict=True):
             if not counted:
                 continue  # without answers, or with damaged ones: the tables' notes name it
             root = RunPaths(run_folder(folder, run.run))
-            steps = {} if run.base or run.outcome != "finished" else _counts(root, benchmark)
+            steps = {} if run.base or run.outcome != "finished" else _counts(root, benchmark, damaged)
             if steps:
                 points[run.run] = {**steps, _end(run): count_answers(root.evaluation / benchmark)}
         if points:
-            return _joined(folder, results, benchmark, points)
+            joined = _joined(folder, results, benchmark, points)
+            return joined and replace(joined, damaged=tuple(damaged))
     return None
 
 
-def _counts(root: RunPaths, benchmark: str) -> dict[int, dict[str, Any]]:
-    """Step -> counts by question of the checkpoints that were measured on a benchmark."""
+def _counts(root: RunPaths, benchmark: str, damaged: list[str]) -> dict[int, dict[str, Any]]:
+    """Step -> counts by question of the checkpoints that were measured on a benchmark; the others go to `damaged`."""
     found = {}
-    for path in root.checkpoint_evaluation.glob(f"*/{benchmark}"):
-        if path.parent.name.isdecimal() and (counts := count_answers(path))["question"]:
+    for path in sorted(root.checkpoint_evaluation.glob(f"*/{benchmark}")):
+        if not (path.parent.name.isascii() and path.parent.name.isdecimal()):
+            continue
+        try:
+            counts = count_answers(path, known_answers(path.parent, benchmark))
+        except StateError as error:
+            damaged.append(str(error))
+            continue
+        if counts["question"]:
             found[int(path.parent.name)] = counts
     return found
 

@@ -64,6 +64,7 @@ def held_out_table(found: HeldOut, cost: Cost, confidence: float) -> Table:
         notes.append(f"left out, their first measured point lies beyond the budget: {', '.join(beyond)}")
     if found.left_out:
         notes.append(f"left out, no checkpoint of theirs was measured: {', '.join(found.left_out)}")
+    notes += [f"left out: {wrong}" for wrong in found.damaged]
     return Table(f"Held-out accuracy at equal {unit}", columns, body, notes, f"held-out-{cost}")
 
 

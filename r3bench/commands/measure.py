@@ -87,6 +87,7 @@ def _along(
     """Measure kept checkpoints of one run or of every finished run of a study, evenly spread over training."""
     from r3bench.errors import StateError
     from r3bench.evaluation.driver import evaluate
+    from r3bench.measured import set_aside_changed, write_measured
     from r3bench.records import RunPaths, read_record
     from r3bench.training.checkpoint import kept_steps
 
@@ -110,10 +111,13 @@ def _along(
     for paths, step in chosen:
         _, section, cap = _of_run(paths.root, changes, weights=False)
         folder = paths.checkpoints / f"checkpoint-{step}"
+        for shard, wrong in set_aside_changed(paths.checkpoint_evaluation / str(step)).items():
+            typer.echo(f"{shard}: set aside, it {wrong}", err=True)
         summaries = evaluate(
             str(folder), section, paths.checkpoint_evaluation / str(step), default_max_tokens=cap, quiet=quiet,
             gpus=gpus, tensor_parallel=tensor_parallel,
         )  # fmt: skip
+        write_measured(paths.checkpoint_evaluation / str(step), step, summaries)
         found.setdefault(paths.root.name, {})[str(step)] = summaries
         if not as_json:
             print_columns([paths.root.name, str(step), task, *_figures(s)] for task, s in summaries.items())

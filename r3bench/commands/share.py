@@ -18,7 +18,7 @@ def export(
 
     It has a manifest with the digest of every file. What isn't finished, or doesn't agree with its record, is said.
     """
-    from r3bench.sweep.archive import export_study
+    from r3bench.sweep.archive import export_study, links
     from r3bench.verification.verify import verify
 
     folder = study_folder(study, runs)
@@ -28,6 +28,8 @@ def export(
     if about["unfinished"]:
         shown = ", ".join(about["unfinished"][:3]) + (", ..." if len(about["unfinished"]) > 3 else "")
         typer.echo(f"not finished: {len(about['unfinished'])} runs ({shown})", err=True)
+    for path in links(folder):
+        typer.echo(f"left out: {path}: is a link; put what it leads to in its place", err=True)
     found = verify(folder, grade=0, tables=False)
     for _, where, wrong in found.faults:
         typer.echo(f"does not agree: {where}: {wrong}", err=True)

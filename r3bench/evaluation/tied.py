@@ -72,7 +72,7 @@ def check_weights(paths: RunPaths) -> None:
     Raises:
         StateError: a file of `model/` is missing, added or changed; names it.
     """
-    if not paths.train.exists() or not paths.model.is_dir():
+    if not paths.model.is_dir():
         return
     for name, wrong in weight_faults(paths).items():
         raise StateError(
@@ -101,7 +101,13 @@ def trained_weights(model: object) -> str | None:
 def weight_faults(paths: RunPaths) -> dict[str, str]:
     """What is wrong with the files of `model/`: name below the run -> why. Nothing where training noted none."""
     top = f"{paths.model.name}/"
-    known = {name: digest for name, digest in read_train(paths).files.items() if name.startswith(top)}
+    if paths.train.exists():
+        files = read_train(paths).files
+    elif paths.record.exists():  # which holds what train.json held
+        files = read_record(paths).train.files
+    else:
+        return {}
+    known = {name: digest for name, digest in files.items() if name.startswith(top)}
     if not known:
         return {}
     found = changed(paths.root, known)

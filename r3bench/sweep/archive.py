@@ -126,6 +126,16 @@ def _files(study: Path, models: bool) -> Iterator[Path]:
                 yield path
 
 
+def links(study: Path) -> list[Path]:
+    """Symbolic links in a study: an archive leaves them out, so that nothing from outside the study gets into it."""
+    found = []
+    for folder, names, files in os.walk(study):
+        names[:] = sorted(name for name in names if name not in LEFT_OUT and not name.startswith("."))
+        kept = [name for name in files if not name.startswith(".") and not name.endswith(LEFT_OUT_ENDINGS)]
+        found += [path for name in [*names, *sorted(kept)] if (path := Path(folder, name)).is_symlink()]
+    return found
+
+
 @contextlib.contextmanager
 def unpacked(file: Path, folder: Path) -> Iterator[Path]:
     """The study of an archive, unpacked into a folder of its own below `folder` that is removed afterwards.

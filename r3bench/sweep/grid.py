@@ -9,7 +9,7 @@ from typing import Any, Literal
 from r3bench import catalog
 from r3bench.analysis.declared import declared_from
 from r3bench.config.load import read_yaml
-from r3bench.config.strict import build, inside, show
+from r3bench.config.strict import build, inside, show, spelled_number, truth_hint
 from r3bench.errors import ConfigError, nearest
 from r3bench.sweep.design import Design
 
@@ -263,9 +263,27 @@ def _factor(name: str, levels: Any, where: str) -> Factor:
                 raise ConfigError(f"{where}.{level}: got {keys!r}, expected a mapping of config keys to values")
             for key in keys:
                 _check_own(key, f"{where}.{level}.{key}")
+        for key in {
+            key: None for _, keys in items for key in keys if key.removeprefix("components.") not in components
+        }:
+            _check_texts([keys[key] for _, keys in items if key in keys], f"{where}: {key}")
         return Factor(name, {level: dict(keys) for level, keys in items}, bundle=True)
+    if name in components:
+        for level, value in items:
+            if level in ("on", "off") and _component_value(value) is (level == "off"):
+                raise ConfigError(f"{where}.{level}: got {show(value)}, the opposite of what the level is called")
+    else:
+        _check_texts([value for _, value in items], where)
     key = f"components.{name}" if name in components else name
     return Factor(name, {level: {key: _component_value(v) if name in components else v} for level, v in items})
+
+
+def _check_texts(values: Sequence[Any], where: str) -> None:
+    """`ConfigError` for a truth value among texts: YAML has read one of them otherwise than it was meant."""
+    texts = [value for value in values if isinstance(value, str) and spelled_number(value) is None]
+    for value in values:
+        if isinstance(value, bool) and texts:
+            raise ConfigError(f"{where}: got {show(value)} beside the text '{texts[0]}'{truth_hint(value)}")
 
 
 def _check_own(key: str, where: str) -> None:

@@ -9,7 +9,7 @@ CHECKS = {  # name -> what is compared; in the order they are shown
     "records": "run.json and train.json with their own digests, the run ids and study.json",
     "configurations": "config.json with the hash in the run id, its levels with the factors in the record",
     "files": "answers, logs, environments and weights with the digests in the records",
-    "checkpoints": "checkpoints with their own checksums",
+    "checkpoints": "checkpoints, and what was measured of them, with their own checksums",
     "answers": "every answer's seed, place and settings, and the scores in run.json made anew from the answers",
     "golds": "one gold answer to a question in all runs",
     "grading": "verdicts given anew from the responses",

@@ -2,14 +2,19 @@
 
 import dataclasses
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from r3bench.analysis.finished import BASE_MODEL, disagreement
 from r3bench.config.load import config_hash, parse_recipe
 from r3bench.config.sections import Recipe
 from r3bench.errors import ConfigError, StateError
+from r3bench.evaluation import shards
+from r3bench.evaluation.summary import summarise
 from r3bench.evaluation.tied import weight_faults
 from r3bench.files import read_json, read_jsonl
+from r3bench.measured import NAME as MEASURED
+from r3bench.measured import read_measured
 from r3bench.records import SCHEMA, RunPaths, RunRecord, TrainRecord, read_record, read_train
 from r3bench.seals import changed
 from r3bench.verification.findings import Findings
@@ -38,6 +43,8 @@ def check_record(paths: RunPaths, cell: Mapping[str, Any] | None, found: Finding
         found.note(f"{paths.record}: of an older version, without digests; damage to its files can go unseen")
     if paths.train.exists():
         _check_train(paths, record, found)
+    elif record.schema >= SCHEMA and record.train.files:
+        found.fault("records", paths.train, "is missing")
     return record
 
 
@@ -96,7 +103,7 @@ def check_files(paths: RunPaths, record: RunRecord, found: Findings) -> None:
     for name, wrong in changed(paths.root, logs).items():
         found.fault("files", paths.root / name, wrong)
     found.looked("files", len(logs))
-    if any(paths.weights()) and paths.train.exists():
+    if any(paths.weights()):
         try:
             for name, wrong in weight_faults(paths).items():
                 found.fault("files", paths.root / name, wrong)
@@ -112,7 +119,10 @@ def check_files(paths: RunPaths, record: RunRecord, found: Findings) -> None:
     for path in (paths.root / "attempts.jsonl", paths.root / "notes.jsonl"):
         torn: list[int] = []
         found.looked("files", path.exists())
-        read_jsonl(path, torn)
+        try:
+            read_jsonl(path, torn)
+        except StateError as error:
+            found.fault("files", path, _without(str(error), path))
         if torn:
             found.fault("files", path, f"line {torn[0]} is torn or damaged")
 
@@ -129,3 +139,51 @@ def check_checkpoints(paths: RunPaths, found: Findings) -> None:
         wrong = fault(manifest.parent)
         if wrong is not None:
             found.fault("checkpoints", manifest.parent, wrong)
+
+
+def check_measured(paths: RunPaths, found: Findings) -> None:
+    """Answers of kept checkpoints against what was noted when they were measured, and their scores made anew."""
+    for folder in sorted(path for path in paths.checkpoint_evaluation.glob("*") if path.is_dir()):
+        try:
+            told = read_measured(folder)
+        except StateError as error:
+            found.fault("checkpoints", folder / MEASURED, _without(str(error), folder / MEASURED))
+            continue
+        if told is None:
+            found.note(f"{folder}: measured without a record (an older version, or not finished): damage can go unseen")
+            continue
+        found.looked("checkpoints", len(told["files"]))
+        wrong = changed(folder, told["files"])
+        for name, why in wrong.items():
+            found.fault("checkpoints", folder / name, why)
+        for path in sorted(folder.glob("*/*.parquet")):
+            if path.relative_to(folder).as_posix() not in told["files"]:
+                found.fault("checkpoints", path, f"{MEASURED} doesn't know it")
+        if not wrong:
+            _check_points(folder, told["eval"], found)
+
+
+def _check_points(folder: Path, summaries: Mapping[str, Any], found: Findings) -> None:
+    for task, summary in summaries.items():
+        samples = summary.get("samples") if isinstance(summary, dict) else None
+        try:
+            rows = shards.read(folder / task)
+        except StateError as error:
+            found.fault("checkpoints", folder / task, _without(str(error), folder / task))
+            continue
+        order = list(dict.fromkeys(row["question"] for row in rows))
+        if not isinstance(samples, int) or len(order) != summary.get("questions"):
+            continue  # of fewer questions than are stored
+        found.looked("checkpoints")
+        try:
+            accuracy = summarise(rows, samples)[f"avg@{samples}"]
+        except StateError as error:
+            found.fault("checkpoints", folder / task, str(error))
+            continue
+        if accuracy != summary.get(f"avg@{samples}"):
+            said = summary.get(f"avg@{samples}")
+            found.fault(
+                "checkpoints",
+                folder / MEASURED,
+                f"eval.{task}: avg@{samples} is {said}, the answers give {accuracy:.6g}",
+            )

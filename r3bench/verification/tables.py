@@ -25,6 +25,9 @@ def check_tables(study: Path, found: Findings) -> None:
     """Compare the files in `study/tables` with those that the answers give now."""
     folder = study / "tables"
     files = sorted(path for path in folder.glob("*") if path.is_file()) if folder.is_dir() else []
+    for path in sorted(folder.glob("*")) if folder.is_dir() else [folder] if folder.exists() else []:
+        if path not in files:
+            found.fault("tables", path, "is not a file" if folder.is_dir() else "is not a folder")
     if not files:
         found.note(f"{folder}: no tables to compare (r3bench tables writes them)")
         return

@@ -14,7 +14,13 @@ from r3bench.sweep.grid import parse_grid
 from r3bench.verification.answers import Golds, Regrader, check_golds, check_scores, read_answers
 from r3bench.verification.findings import Findings
 from r3bench.verification.levels import check_levels
-from r3bench.verification.records import check_checkpoints, check_configuration, check_files, check_record
+from r3bench.verification.records import (
+    check_checkpoints,
+    check_configuration,
+    check_files,
+    check_measured,
+    check_record,
+)
 from r3bench.verification.tables import COUNTS, check_recorded, check_tables
 
 
@@ -125,6 +131,7 @@ def _check_run(
         check_levels(paths, record, recipe, spec, found)
     check_files(paths, record, found)
     check_checkpoints(paths, found)
+    check_measured(paths, found)
     for task in sorted(record.eval):
         rows = read_answers(paths, record, task, found)
         if not rows:

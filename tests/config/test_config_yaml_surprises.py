@@ -9,7 +9,7 @@ from typer.testing import Result
 from r3bench.config.load import load_recipe
 from r3bench.config.yaml_file import read_value
 from r3bench.errors import ConfigError
-from r3bench.sweep.grid import parse_grid
+from r3bench.sweep.grid import factors_of, parse_grid
 
 MISREAD = [
     "010",
@@ -98,3 +98,25 @@ def test_a_level_called_no_is_told_from_off() -> None:
     with pytest.raises(ConfigError, match=r"no level 'off'.*YAML reads a bare no or off as 'off'.*quote"):
         parse_grid(values, "g.yaml")
     assert parse_grid({**values, "cells": [{"bonus": "no"}]}, "g.yaml").cells[0] == {"bonus": "no"}
+
+
+@pytest.mark.parametrize(
+    "factors",
+    [
+        {"trainer.save_strategy": ["steps", False]},
+        {"trainer.save_strategy": {"a": "steps", "b": False}},
+        {"saving": {"a": {"trainer.save_strategy": "steps"}, "b": {"trainer.save_strategy": False}}},
+        {"model.name": ["embedded", True]},
+    ],
+)
+def test_a_truth_value_among_texts_is_refused(factors: dict[str, object]) -> None:
+    with pytest.raises(ConfigError, match=r"beside the text '(steps|embedded)'; YAML reads a bare"):
+        factors_of(parse_grid({"recipe": "quickstart", "factors": factors}, "g.yaml"))
+
+
+def test_a_component_level_is_what_it_is_called() -> None:
+    for levels in ({"off": "on", "on": "off"}, {"off": True, "x": False}, {"on": False, "x": True}):
+        with pytest.raises(ConfigError, match="the opposite of what the level is called"):
+            factors_of(parse_grid({"recipe": "quickstart", "factors": {"replay": levels}}, "g.yaml"))
+    for levels in (["off", "on"], [False, True], {"off": False, "on": "literal"}, [False, "literal"]):
+        factors_of(parse_grid({"recipe": "quickstart", "factors": {"replay": levels}}, "g.yaml"))

@@ -12,8 +12,8 @@ PACKAGES = {"r3bench": ROOT / "r3bench", "r3bench.components": ROOT / "component
 
 # area -> what of r3bench it may import; `None`: anything. An area is a package below r3bench or a module beside them.
 BASE = {
-    "devices", "errors", "files", "installation", "lock", "out_of_memory", "record_types", "records", "seals",
-    "secrets", "streams",
+    "devices", "errors", "files", "installation", "lock", "measured", "out_of_memory", "record_types", "records",
+    "seals", "secrets", "streams",
 }  # fmt: skip
 ALLOWED: dict[str, set[str] | None] = {
     "errors": set(),
@@ -21,6 +21,7 @@ ALLOWED: dict[str, set[str] | None] = {
     "records": BASE,
     "record_types": BASE,
     "seals": BASE,
+    "measured": BASE,
     "devices": set(),
     "lock": {"errors", "files"},
     "secrets": set(),

@@ -1,6 +1,5 @@
 """`r3bench verify`: an honest study passes, and whatever is changed in it, with or without new digests, is named."""
 
-import dataclasses
 import gzip
 import io
 import json
@@ -13,53 +12,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from spoil import faults, rescore, reseal, rows_of, run_of
 from typer.testing import Result
 
-from r3bench.evaluation import shards
-from r3bench.evaluation.summary import summarise
 from r3bench.files import read_json, write_json
-from r3bench.grading import Grader, Verdict
 from r3bench.records import RunPaths, read_record, write_record
-from r3bench.seals import digests, sealed
-from r3bench.verification.answers import Regrader
-from r3bench.verification.findings import Findings
+from r3bench.seals import digests
 
 Run = Callable[..., Result]
 ROOT = Path(__file__).parents[2]
-
-
-def run_of(study: Path, start: str) -> Path:
-    (found,) = [path for path in study.glob(f"{start}-s*") if path.is_dir()]
-    return found
-
-
-def reseal(file: Path, change: Callable[[dict[str, Any]], object]) -> None:
-    """Edit a sealed document as somebody would who knows about its digest."""
-    values = read_json(file)
-    change(values)
-    write_json(file, sealed(values), sort_keys=False)
-
-
-def rescore(run: Path, rows: dict[Path, list[dict[str, Any]]]) -> None:
-    """Write answers, and a record with the scores and digests that belong to them."""
-    for path, found in rows.items():
-        shards.write(path.parent, path.stem, found, shards.read_shard(path)[1])
-    paths = RunPaths(run)
-    record = read_record(paths)
-    record.eval["embedded"].update(summarise(shards.read(paths.evaluation / "embedded"), 2))
-    write_record(record, paths)
-
-
-def rows_of(run: Path) -> dict[Path, list[dict[str, Any]]]:
-    return {path: shards.read_shard(path)[0] for path in RunPaths(run).shards()}
-
-
-def faults(r3bench: Run, *arguments: str) -> list[tuple[str, str, str]]:
-    result = r3bench("verify", *arguments, "--json")
-    found = json.loads(result.stdout)
-    assert result.exit_code == (0 if found["ok"] else 3)
-    assert found["ok"] == (not found["faults"])
-    return [(fault["check"], fault["where"], fault["what"]) for fault in found["faults"]]
 
 
 def test_an_honest_study_passes_and_nothing_is_written(r3bench: Run, study: Path) -> None:
@@ -97,41 +58,6 @@ def test_falsified_verdicts_are_named_even_with_every_digest_and_score_made_anew
     assert f"question {wrong[0][1]['question']}, repeat {wrong[0][1]['repeat']}" in found[0][2]
     r3bench("export", "honest", "out.tar.gz")
     assert len(faults(r3bench, "out.tar.gz")) == len(wrong)  # also with a manifest that was made afterwards
-
-
-def test_a_flag_does_not_hide_a_falsified_verdict(r3bench: Run, study: Path) -> None:
-    """Right to wrong and wrong to right, said to be a time-out; scores and digests made anew."""
-    run = run_of(study, "replay")
-    rows = rows_of(run)
-    found = [row for stored in rows.values() for row in stored]
-    right = next(row for row in found if row["correct"])
-    wrong = next(row for row in found if not row["correct"])
-    harmless = next(row for row in found if not row["correct"] and row is not wrong)
-    right.update(correct=False, timed_out=True)
-    wrong.update(correct=True, timed_out=True)
-    harmless.update(timed_out=True)
-    rescore(run, rows)
-    r3bench("tables", "honest")
-    told = faults(r3bench, "honest")
-    assert [check for check, _, _ in told] == ["grading"] * 2, told
-    for row, text in ((right, "in time (stored as timed out)"), (wrong, "a time-out is wrong")):
-        spot = f"question {row['question']}, repeat {row['repeat']}: "
-        assert any(spot in what and text in what for _, _, what in told)
-    assert "graded in time here" in r3bench("verify", "honest").stdout
-
-
-def test_a_verdict_that_nobody_can_reach_in_time_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Slow(Grader):
-        def grade(self, responses: Any, golds: Any) -> list[Verdict]:
-            return [Verdict(False, "1", "boxed: ", True)] * len(responses)
-
-    monkeypatch.setattr("r3bench.verification.answers.Grader", Slow)
-    found = Findings()
-    row = {"question": "q", "repeat": 0, "response": "", "gold": "1", "extracted": "1", "grader": Slow().name}
-    with Regrader(None, found) as regrader:
-        regrader.check([(folder / "a", row | {"correct": c, "timed_out": t}) for c, t in ((1, 0), (0, 0), (0, 1))])
-    assert ["hits the time-out here" in what for _, _, what in found.faults] == [True]
-    assert len(found.notes) == 1
 
 
 def test_an_extracted_answer_and_a_gold_that_were_changed_are_named(r3bench: Run, study: Path) -> None:
@@ -228,25 +154,6 @@ def test_swapped_runs_are_named(r3bench: Run, study: Path, what: str, resealed: 
     found = faults(r3bench, "honest", "--sample", "0")
     for run in (one, other):
         assert any(run.name in where + what for _, where, what in found), (run.name, found)
-
-
-@pytest.mark.parametrize("partner", ["base", "base-model"])
-def test_answers_swapped_with_their_scores_are_named_by_their_weights(r3bench: Run, study: Path, partner: str) -> None:
-    """Two runs trade their answers and scores, and every digest is made anew: tables and verify say it."""
-    one, other = run_of(study, "replay"), run_of(study, partner)
-    first, second = read_record(RunPaths(one)), read_record(RunPaths(other))
-    for a, b in ((one / "eval", study / "spare"), (other / "eval", one / "eval"), (study / "spare", other / "eval")):
-        shutil.move(a, b)
-    write_record(dataclasses.replace(first, eval=second.eval), RunPaths(one))
-    write_record(dataclasses.replace(second, eval=first.eval), RunPaths(other))
-    result = r3bench("tables", "honest")
-    named = {Path(where).parents[2].name for _, where, what in faults(r3bench, "honest") if "other weights" in what}
-    if partner == "base":
-        assert named == {one.name, other.name}
-    else:  # the untrained model's answers can't name weights that were trained
-        assert named == {other.name}
-    for name in named:
-        assert f"{name}: the answers of embedded are of other weights" in result.stdout
 
 
 def test_edited_tables_are_named_with_their_line(r3bench: Run, study: Path) -> None:
