@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from r3bench.analysis.distributions import holm, t_two_sided
-from r3bench.analysis.effects import Interval, interval, number
+from r3bench.analysis.distributions import LARGEST_DF, holm, t_two_sided
+from r3bench.analysis.effects import Interval, interval, number, reach_of
 from r3bench.analysis.prepare import Prepared, benchmark_sets, prepare
 from r3bench.analysis.results import Results
 from r3bench.analysis.shares import share_interval
@@ -85,6 +85,7 @@ class BestCell:
     high: float | None
     p_adjusted: float | None  # two-sided, times the number of cells it was picked from
     candidates: int  # cells compared with all off
+    few_seeds: bool  # some comparison has fewer than 3 degrees of freedom between seeds: its interval is very long
 
 
 @dataclass
@@ -236,14 +237,17 @@ def best_cells(results: Results, failed_score: str | None = None) -> list[BestCe
             continue
         average, off = data.cell_weights(), data.cells.index(reference)
         others = [i for i in range(len(data.cells)) if i != off]
-        parts = two_way(data.scores, average[others] - average[off], data.error, data.untrained)
+        weights = average[others] - average[off]
+        parts = two_way(data.scores, weights, data.error, data.untrained)
         i = int(np.argmax(parts.estimate))
         one, count = slice(i, i + 1), len(others)
         level = 1 - (1 - results.declared.confidence) / count
-        wide = interval(parts.estimate[one], parts.total[one], parts.df[one], level)[0]
+        wide = interval(parts.estimate[one], parts.total[one], parts.df[one], level, reach_of(weights[one]))[0]
         p = None if wide.p is None else min(1.0, wide.p * count)
         label = results.label(data.cells[others[i]])
-        found.append(BestCell(name, label, float(parts.estimate[i]), wide.low, wide.high, p, count))
+        used = data.error.sizes(weights) > 1e-15
+        few = bool((np.where(used, parts.freedom_runs[:, : used.shape[1]], 0.0).sum(axis=1) < 3).any())
+        found.append(BestCell(name, label, float(parts.estimate[i]), wide.low, wide.high, p, count, few))
     return found
 
 
@@ -258,20 +262,22 @@ def _with_intervals(
 ) -> list[Estimate]:
     """Estimates of contrasts (E, R); those in `shares` (E,) are accuracies, the others differences. `answers`: (R,)."""
     parts = two_way(data.scores, weights, data.error, data.untrained)
-    nothing = Interval(None, None, None, None, None)
-    like_these = interval(parts.estimate, parts.total, parts.df, confidence)
-    these = interval(parts.estimate, parts.run, parts.df_run, confidence)
+    nothing, reach = Interval(None, None, None, None, None), reach_of(weights)
+    like_these = interval(parts.estimate, parts.total, parts.df, confidence, reach)
+    these = interval(parts.estimate, parts.run, parts.df_run, confidence, reach)
     models = [nothing] * len(weights)
     if data.error.source == "none":
-        models = interval(parts.estimate, parts.question, parts.df_question, confidence)
+        models = interval(parts.estimate, parts.question, parts.df_question, confidence, reach)
     questions = len(data.scores) ** 2 / sum(1 / y.shape[1] for y in data.scores)
     for i in np.flatnonzero(shares):
         value, count = float(parts.estimate[i]), float(answers[np.abs(weights[i]) > 1e-15].sum())
         asked = (confidence, questions, questions)
-        like_these[i] = share_interval(value, float(parts.total[i]), float(parts.df[i]), *asked)
-        these[i] = share_interval(value, float(parts.run[i]), float(parts.df_run[i]), confidence, count)
+        known = LARGEST_DF if value in (0.0, 1.0) else 0.0  # of none or all right: no variance that has to be known
+        df, df_run, df_question = (max(known, float(f[i])) for f in (parts.df, parts.df_run, parts.df_question))
+        like_these[i] = share_interval(value, float(parts.total[i]), df, *asked)
+        these[i] = share_interval(value, float(parts.run[i]), df_run, confidence, count)
         if data.error.source == "none" and like_these[i].se is None:
-            models[i] = share_interval(value, float(parts.question[i]), float(parts.df_question[i]), *asked)
+            models[i] = share_interval(value, float(parts.question[i]), df_question, *asked)
     return [Estimate(float(v), *three) for v, *three in zip(parts.estimate, like_these, these, models, strict=True)]
 
 

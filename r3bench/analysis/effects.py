@@ -80,23 +80,33 @@ def number(value: float) -> float | None:
     return float(value) if np.isfinite(value) else None
 
 
-def interval(estimate: np.ndarray, variance: np.ndarray, df: np.ndarray | float, confidence: float) -> list[Interval]:
+def interval(
+    estimate: np.ndarray, variance: np.ndarray, df: np.ndarray | float, confidence: float,
+    reach: np.ndarray | float = np.inf,
+) -> list[Interval]:  # fmt: skip
     """Student intervals of (E,) estimates with (E,) variances and (E,) or one number of degrees of freedom.
 
-    A variance of zero, where all answers are alike, is none that could be estimated: it gives no interval.
+    A variance of zero, where all answers are alike, is none that could be estimated: it gives no interval. Limits end
+    at +-`reach`, (E,) or one number: the largest value that a contrast of accuracies can have (`reach_of`).
     """
     se = np.sqrt(variance)
     df = np.broadcast_to(np.asarray(df, float), se.shape)
     half = t_quantile(0.5 + confidence / 2, df) * se
+    low, high = np.maximum(estimate - half, -np.asarray(reach)), np.minimum(estimate + half, reach)
     with np.errstate(divide="ignore", invalid="ignore"):
         p = t_two_sided(estimate / se, df)
     nothing = Interval(None, None, None, None, None)
     return [
-        Interval(float(se[i]), float(df[i]), float(estimate[i] - half[i]), float(estimate[i] + half[i]), number(p[i]))
+        Interval(float(se[i]), float(df[i]), float(low[i]), float(high[i]), number(p[i]))
         if df[i] >= 1 and np.isfinite(se[i]) and se[i] > 1e-12
         else nothing
         for i in range(len(estimate))
     ]
+
+
+def reach_of(weights: np.ndarray) -> np.ndarray:
+    """(E,) largest value of contrasts (E, R) of accuracies: 1 for a difference of two means, 2 for an interaction."""
+    return np.asarray(np.abs(weights).sum(axis=1) / 2)
 
 
 def equivalence(estimate: np.ndarray, variance: np.ndarray, df: np.ndarray | float, margin: float) -> np.ndarray:
@@ -132,7 +142,9 @@ def effects(
         wanted, found = contrasts(observed_factors(results, data.cells), data.cells, data.runs_per_cell.tolist())
         notes += [*data.notes, *found, *_design_notes(data, results)]
         if wanted:
-            rows += [(data, c, v) for c, v in zip(wanted, _estimates(data, wanted, results, draws, seed), strict=True)]
+            values = _estimates(data, wanted, results, draws, seed)
+            rows += [(data, c, v) for c, v in zip(wanted, values, strict=True)]
+            notes += _bare_notes(data, values)
     headline = next(iter(benchmark_sets(results)))
     declared = results.declared.primary or tuple(results.factors)
     shown = [(data.benchmark, contrast) for data, contrast, _ in rows]
@@ -160,10 +172,10 @@ def _estimates(
 ) -> list[dict[str, Any]]:
     weights = np.stack([c.weights for c in wanted]) @ data.cell_weights()
     parts = two_way(data.scores, weights, data.error, data.untrained)
-    confidence, margin = results.declared.confidence, results.declared.margin
-    like_these = interval(parts.estimate, parts.total, parts.df, confidence)
-    these = interval(parts.estimate, parts.run, parts.df_run, confidence)
-    models = interval(parts.estimate, parts.question, parts.df_question, confidence)
+    confidence, margin, reach = results.declared.confidence, results.declared.margin, reach_of(weights)
+    like_these = interval(parts.estimate, parts.total, parts.df, confidence, reach)
+    these = interval(parts.estimate, parts.run, parts.df_run, confidence, reach)
+    models = interval(parts.estimate, parts.question, parts.df_question, confidence, reach)
     nothing = Interval(None, None, None, None, None)
     inside = equivalence(parts.estimate, parts.total, parts.df, margin)
     low, high = boot_interval(data, weights, parts, confidence=confidence, draws=draws, seed=seed)
@@ -192,7 +204,8 @@ def boot_interval(
     tail = (1 - confidence) / 2
     limits = np.quantile(sample, [tail, 1 - tail], axis=0) - parts.estimate
     low, high = parts.estimate + limits * t_quantile(1 - tail, parts.df) / t_quantile(1 - tail, LARGEST_DF)
-    return low, high
+    reach = reach_of(weights)
+    return np.maximum(low, -reach), np.minimum(high, reach)
 
 
 def check_primary(results: Results) -> None:
@@ -202,9 +215,25 @@ def check_primary(results: Results) -> None:
             raise ConfigError(f"analysis.primary: no factor '{factor}' in this study{nearest(factor, results.factors)}")
 
 
+def _all_alike(data: Prepared) -> bool:
+    trained = np.isnan(data.untrained)
+    return bool(trained.sum() > 1 and all(np.ptp(scores[trained], axis=0).max() == 0 for scores in data.scores))
+
+
+def _bare_notes(data: Prepared, values: Sequence[dict[str, Any]]) -> list[str]:
+    """Why an effect has no interval on questions like these, where it isn't for want of seeds."""
+    if any(y.shape[1] < 2 for y in data.scores):
+        return [f"{data.benchmark}: a benchmark of one question tells nothing about questions like it: intervals are "
+                "on exactly this one, and there is no p"]  # fmt: skip
+    if not _all_alike(data) and any(v["like_these"].low is None and v["models"].low is None for v in values):
+        return [f"{data.benchmark}: effects in which nothing was seen to vary, between seeds or between questions, "
+                "have no interval and no p: there is no noise to hold them against"]  # fmt: skip
+    return []
+
+
 def _design_notes(data: Prepared, results: Results) -> list[str]:
     trained = np.isnan(data.untrained)
-    if trained.sum() > 1 and all(np.ptp(scores[trained], axis=0).max() == 0 for scores in data.scores):
+    if _all_alike(data):
         seeds = ", seeds included," if len({results.runs[i].seed for i in data.rows[trained]}) > 1 else ""
         return [f"{data.benchmark}: every trained run has the same number of right answers to every question: what was "
                 f"varied{seeds} changed nothing here, so there is no noise to hold effects against; were the updates "
@@ -219,4 +248,4 @@ def _design_notes(data: Prepared, results: Results) -> list[str]:
     return spread_notes(data, results)
 
 
-__all__ = ["MACRO", "Effect", "Interval", "boot_interval", "effects", "equivalence", "interval", "number"]
+__all__ = ["MACRO", "Effect", "Interval", "boot_interval", "effects", "equivalence", "interval", "number", "reach_of"]

@@ -53,6 +53,11 @@ def with_interval(value: float | None, found: Interval | None, signed: bool = Fa
     return f"{points(value, signed)} ({points(low, signed)} to {points(high, signed)})"
 
 
+def many(count: int, what: str) -> str:
+    """`1 seed`, `3 seeds`."""
+    return f"{count} {what}{'' if count == 1 else 's'}"
+
+
 def count(value: float | None) -> str:
     """A count with thousands separated, or '-'."""
     return "-" if value is None else f"{value:,.0f}"

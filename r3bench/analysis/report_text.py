@@ -8,7 +8,7 @@ import numpy as np
 from r3bench.analysis.cells import CellRow
 from r3bench.analysis.effects import Effect
 from r3bench.analysis.families import INTERACTIONS, OTHER, PRIMARY
-from r3bench.analysis.frame import points, with_interval
+from r3bench.analysis.frame import many, points, with_interval
 from r3bench.analysis.power import Design, VarianceAssumptions, detectable_effects
 from r3bench.analysis.prepare import MACRO, benchmark_sets, observed_factors, prepare
 from r3bench.analysis.render import plain
@@ -18,11 +18,6 @@ from r3bench.analysis.tables import p_text
 from r3bench.analysis.variance import assumptions_from
 from r3bench.errors import StateError
 from r3bench.files import read_json
-
-
-def many(count: int, what: str) -> str:
-    """`1 seed`, `3 seeds`."""
-    return f"{count} {what}{'' if count == 1 else 's'}"
 
 
 def default_question(results: Results) -> str:
@@ -43,7 +38,8 @@ def design_text(results: Results, headline: str) -> list[str]:
             f"{many(len({r.seed for r in trained}), 'seed')}"]  # fmt: skip
     for name, scores in results.benchmarks.items():
         asked = sorted({int(k) for k in np.unique(scores.samples) if k})
-        text.append(f"{plain(name)}: {len(scores.questions)} questions, {' or '.join(map(str, asked))} answers each")
+        answers = f"{' or '.join(map(str, asked))} answer{'' if asked == [1] else 's'} each"
+        text.append(f"{plain(name)}: {many(len(scores.questions), 'question')}, {answers}")
     if data is None or not results.factors:
         return text
     alpha = 1 - results.declared.confidence

@@ -7,7 +7,7 @@ from pathlib import Path
 from r3bench.analysis.cells import CellRow, Estimate, best_cells, cell_rows
 from r3bench.analysis.effects import Effect, effects
 from r3bench.analysis.families import OTHER, PRIMARY
-from r3bench.analysis.frame import Column, Entry, Table, count, decimal, points, with_interval
+from r3bench.analysis.frame import Column, Entry, Table, count, decimal, many, points, with_interval
 from r3bench.analysis.layouts import paper_table
 from r3bench.analysis.longtable import write_long_table
 from r3bench.analysis.prepare import MACRO, benchmark_sets
@@ -178,6 +178,8 @@ def _best_note(results: Results, rows: Sequence[CellRow], benchmark: str) -> lis
     gain = f"{points(best.gain, True)} ({points(best.low, True)} to {points(best.high, True)}) over {results.reference}"
     if best.candidates > 1:
         gain += f", allowing for its having been picked out of {best.candidates}"
+        if best.few_seeds:
+            gain += "; so few seeds make this interval long, 3 or more in every cell much shorter"
     if highest == [best.label]:
         return [f"highest mean: {best.label}, {gain}"]
     if len(highest) > 1:
@@ -187,13 +189,14 @@ def _best_note(results: Results, rows: Sequence[CellRow], benchmark: str) -> lis
 
 def _cell_notes(results: Results, benchmark: str, rows: Sequence[CellRow]) -> list[str]:
     members = benchmark_sets(results)[benchmark]
-    size = " + ".join(f"{len(results.benchmarks[m].questions)} questions of {m}" for m in members)
+    size = " + ".join(f"{many(len(results.benchmarks[m].questions), 'question')} of {m}" for m in members)
     samples = sorted({int(s) for m in members for s in set(results.benchmarks[m].samples.ravel()) if s})
+    answers = f"{' or '.join(map(str, samples))} answer{'' if samples == [1] else 's'} each"
     known = [r for r in rows if r.accuracy is not None]
     about = "accuracy in points"
     if any(r.accuracy and r.accuracy.like_these.low is not None for r in known):
         about += f", {100 * results.declared.confidence:g} % intervals {LIKE_THESE}"
-    notes = [f"{about}; {size}, {' or '.join(map(str, samples))} answers each"]
+    notes = [f"{about}; {size}, {answers}"]
     if results.reference == "reference":
         named = results.label([levels[0] for levels in results.factors.values()])
         notes.append(f"reference, every factor at its first level: {named}")
@@ -201,7 +204,10 @@ def _cell_notes(results: Results, benchmark: str, rows: Sequence[CellRow]) -> li
     if sum(not r.base for r in known) > 1 and not any(r.best for r in rows):
         notes.append("no cell is marked best: none is shown to beat every other one (Holm-adjusted)")
     bare = [r for r in known if r.accuracy and r.accuracy.like_these.low is None]
-    if any(r.accuracy and r.accuracy.models.low is not None for r in bare):
+    single = [m for m in members if len(results.benchmarks[m].questions) < 2]
+    if single:
+        notes.append(f"no interval on questions like these: {single[0]} has one question")
+    elif any(r.accuracy and r.accuracy.models.low is not None for r in bare):
         notes.append(MODELS_NOTE)
     elif bare and all(len(r.runs) < 2 for r in rows):
         notes.append("no interval where noise between runs can't be estimated: add seeds")

@@ -32,7 +32,7 @@ class TwoWay:
 
     estimate: np.ndarray  # (E,)
     runs: np.ndarray  # (E, P) variance over training runs, questions held fixed, by part; NaN without an error model
-    questions: np.ndarray  # (E, B) one-way variance over the questions of each benchmark
+    questions: np.ndarray  # (E, B) one-way variance over the questions of each benchmark; NaN for one question
     overlap: np.ndarray  # (E,) run-by-question noise, counted in both
     freedom_runs: np.ndarray  # (E, P) degrees of freedom of the parts
     freedom_questions: np.ndarray  # (B,)
@@ -154,9 +154,9 @@ def _unrounded(variance: np.ndarray) -> np.ndarray:
 
 
 def question_variance(y: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """(E,) variance over questions of contrasts (E, R) of the mean of y (R, Q)."""
+    """(E,) variance over questions of contrasts (E, R) of the mean of y (R, Q); NaN for one question."""
     count = y.shape[1]
-    return (weights @ y).var(axis=1, ddof=1) / count if count > 1 else np.zeros(len(weights))
+    return (weights @ y).var(axis=1, ddof=1) / count if count > 1 else np.full(len(weights), np.nan)
 
 
 def run_variances(means: np.ndarray, error: ErrorModel) -> GroupVariances:

@@ -13,6 +13,8 @@ from r3bench.analysis.prepare import Prepared, observed_factors, prepare
 from r3bench.analysis.results import Results
 from r3bench.analysis.twoway import run_question_variance, run_variance
 
+SHOWN = 0.05  # p below which runs that share a seed are taken to be alike
+
 
 @dataclass(frozen=True)
 class Decomposition:
@@ -103,7 +105,10 @@ def variance_table(results: Results) -> dict[str, dict[str, Any]]:
 
 
 def assumptions_from(results: Results, benchmark: str) -> VarianceAssumptions | None:
-    """What a finished study says a new one may assume; None without an estimate of noise between runs."""
+    """What a finished study says a new one may assume; None without an estimate of noise between runs.
+
+    What runs of one seed share is taken only where the F test shows it, so that no plan counts on a chance likeness.
+    """
     data = prepare(results, benchmark, (benchmark,), "drop")
     if data is None:
         return None
@@ -111,16 +116,25 @@ def assumptions_from(results: Results, benchmark: str) -> VarianceAssumptions | 
     parts = decompose(data.scores[0], samples, data, _main_weights(results, data))
     if parts.seed is None or parts.sampling is None:
         return None
+    p, block = _seed_blocks(data, [results.runs[i].seed for i in data.rows])
+    block = block if p is not None and p < SHOWN else 0.0
+    own = parts.seed if data.error.blocks is not None else max(0.0, parts.seed - block)  # blocks leave it out already
     return VarianceAssumptions(
-        run_sd=parts.seed**0.5,
+        run_sd=(own + block) ** 0.5,
         run_question_sd=(parts.run_question or 0.0) ** 0.5,
         within_question=min(parts.sampling, 0.25),
         question_effect_sd=(parts.question_effect or 0.0) ** 0.5,
+        shared=block / (own + block) if block > 0 else 0.0,
     )
 
 
 def seed_block_p(data: Prepared, seeds: Sequence[int]) -> float | None:
     """F test of "runs that share a seed are alike", seed over cell by seed; None unless every cell has all seeds."""
+    return _seed_blocks(data, seeds)[0]
+
+
+def _seed_blocks(data: Prepared, seeds: Sequence[int]) -> tuple[float | None, float]:
+    """That p, and the variance of what the runs of one seed share, by moments and at least 0."""
     trained = np.flatnonzero(data.cell_of >= 0).tolist()
     names = sorted({seeds[i] for i in trained})
     cells = len(data.cells)
@@ -129,12 +143,13 @@ def seed_block_p(data: Prepared, seeds: Sequence[int]) -> float | None:
     for i in trained:
         grid[data.cell_of[i], names.index(seeds[i])] = means[i]
     if cells < 2 or len(names) < 2 or len(trained) != grid.size or np.isnan(grid).any():
-        return None
+        return None, 0.0
     block = grid.mean(axis=0) - grid.mean()
     rest = grid - grid.mean(axis=1, keepdims=True) - block
     df = (len(names) - 1, (cells - 1) * (len(names) - 1))
-    within = (rest**2).sum() / df[1]
-    return float(special.fdtrc(*df, cells * (block**2).sum() / df[0] / within)) if within > 0 else None
+    between, within = cells * float((block**2).sum()) / df[0], float((rest**2).sum()) / df[1]
+    p = float(special.fdtrc(*df, between / within)) if within > 0 else None
+    return p, max(0.0, between - within) / cells
 
 
 def allocate(

@@ -75,8 +75,9 @@ def _resolution(plan: Plan) -> str:
         a = benchmark.assumptions
         text = (
             f"run SD {100 * a.run_sd:.2g}, run-by-question SD {100 * a.run_question_sd:.2g}, "
-            f"p(1-p) {a.within_question:.3f}, effect SD over questions {100 * a.question_effect_sd:.2g} "
-            f"({benchmark.source})"
+            f"p(1-p) {a.within_question:.3f}, effect SD over questions {100 * a.question_effect_sd:.2g}"
+            + (f", {100 * a.shared:.0f} % of the run variance shared by runs of one seed" if a.shared else "")
+            + f" ({benchmark.source})"
         )
         assumed.setdefault(text, []).append(benchmark.task)
     lines += [f"  assuming for {', '.join(tasks)}: {text}" for text, tasks in assumed.items()]

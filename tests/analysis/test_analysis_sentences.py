@@ -42,22 +42,28 @@ UNMATCHED = (
     "The training logs hold no accuracy over fresh groups in all runs, and components change the whole batch: what "
     "cells reach in training at equal cost is not compared."
 )
+FEW = "allowing for its having been picked out of {3}; so few seeds"
 # beginning of a sentence on the page -> scenarios in which it must be printed, and in which it must not
 CASES = {
     "accuracy in points, {95} %": (["study", "confidence 90 %", "worse"], ["one seed"]),
     "accuracy in points; ": (["one seed"], ["study", "worse"]),
     "reference, every factor": (["named levels", "named reference"], ["study", "better"]),
     "highest mean: {cell}, {gain} over {reference}, allowing":
-        (["study", "interaction"], ["better", "all worse", "tie"]),
+        (["study", "interaction"], ["better", "all worse", "tie", "two seeds"]),
+    f"highest mean: {{cell}}, {{gain}} over {{reference}}, {FEW}":
+        (["two seeds"], ["study", "interaction", "two seeds, all worse"]),
     "highest mean: {cell}, {gain} over {reference}": (["better"], ["worse", "tie", "one seed"]),
     "the reference, {cell}, has the highest mean; of the other cells {cell}, {gain} over {reference}, allowing":
-        (["all worse"], ["study", "worse", "better"]),
+        (["all worse"], ["study", "worse", "better", "two seeds, all worse"]),
+    f"the reference, {{cell}}, has the highest mean; of the other cells {{cell}}, {{gain}} over {{reference}}, {FEW}":
+        (["two seeds, all worse"], ["all worse", "two seeds"]),
     "the reference, {cell}, has the highest mean; of the other cells {cell}, {gain} over {reference}":
         (["worse", "named levels"], ["better", "named reference", "tie"]),
     "the highest mean is shared: {cells}": (["tie"], ["all worse", "better", "study"]),
     "no cell is marked best": (["add one", "named levels"], ["better", "worse", "one cell", "untrained only"]),
     "no interval where noise": (["one seed, alike"], ["alike", "study", "one seed"]),
-    "no interval where nothing": (["alike"], ["study", "one seed", "one seed, alike"]),
+    "no interval where nothing": (["alike"], ["study", "one seed", "one seed, alike", "one question"]),
+    "no interval on questions": (["one question"], ["study", "one seed", "alike"]),
     "~ interval over questions": (["one seed"], ["study", "alike", "four factors, one seed"]),
     "{component} was on and never acted": (["study"], ["better", "one cell"]),
     "micro-batch halved": (["halved"], ["study", "missing"]),
@@ -78,6 +84,8 @@ CASES = {
     "unbalanced grid:": (["unbalanced", "missing"], ["square", "study"]),
     "not estimable": (["add one"], ["square", "study"]),
     "{benchmark}: every trained run": (["alike", "one seed, alike"], ["better", "study", "no difference"]),
+    "{benchmark}: a benchmark of one": (["one question"], ["study", "alike"]),
+    "{benchmark}: effects in which nothing": (["nothing varied"], ["alike", "one question", "study", "one seed"]),
     "one run per cell": (["one seed"], ["study", "four factors, one seed", "one run in a cell"]),
     "noise between runs is taken": (["four factors, one seed"], ["study", "one seed"]),
     "{benchmark}: seeds scatter": (["unequal noise", "pooled"], ["better", "study", "one seed"]),
@@ -119,7 +127,7 @@ CASES = {
     "{1} of {12} runs diverged": (["diverged"], ["study", "missing"]),
     "{1} of {12} runs are missing": (["missing"], ["study", "diverged"]),
     "{4 cells}": (["study", "better"], []),
-    "{benchmark}: {40} questions,": (["study", "better"], []),
+    "{benchmark}: {40 questions},": (["study", "better"], []),
     "smallest effect detected": (["study", "better"], ["untrained only"]),
     "{benchmark}: a tenth more compute": (["study"], ["better", "one seed"]),
     "{benchmark}: largest part": (["better"], ["study"]),
