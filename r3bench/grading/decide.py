@@ -4,9 +4,11 @@ import re
 from fractions import Fraction
 
 from r3bench.grading.latex import MAX_LENGTH, dialect, untext
+from r3bench.grading.measures import relation
 from r3bench.grading.normalise import LETTER, is_words, spelled
-from r3bench.grading.numbers import COMMA_SPACE, as_number, same_fraction
+from r3bench.grading.numbers import COMMA_SPACE, LOOSE, as_fraction, as_number, same_fraction
 from r3bench.grading.rules import CLOCK, Outcome, Pair, Rule, first, pair
+from r3bench.grading.spoken import date, full_name, quantity, spoken_number
 from r3bench.grading.units import is_changed
 from r3bench.grading.words import number_in_words
 
@@ -66,16 +68,43 @@ def _unit(two: Pair) -> Outcome | None:
 
 
 def _time(two: Pair) -> Outcome | None:
-    gold = CLOCK.fullmatch(two.theirs)
-    if not gold or not (gold.group(4) or two.theirs.startswith("0") or ":0" in two.theirs):  # others may be ratios
+    gold, answer = CLOCK.fullmatch(two.theirs), CLOCK.fullmatch(two.ours)
+    sure = gold and (gold.group(4) or two.theirs.startswith("0") or ":0" in two.theirs)  # others may be ratios
+    if not gold or not (sure or (answer and answer.group(4))):
         return None
-    answer = CLOCK.fullmatch(two.ours)
     if answer is None:
         return False, "no time"
     halves = {(found.group(4) or "").lower() for found in (answer, gold)} - {""}
     clock, gold_clock = ([int(part or 0) for part in found.groups()[:3]] for found in (answer, gold))
     same = clock == gold_clock and len(halves) < 2
+    if len(halves) == 1 and max(clock[0], gold_clock[0]) > 12:  # one of 12 hours, one of 24
+        hours = [
+            part[0] % 12 + 12 * (found.group(4).lower() == "p") if found.group(4) else part[0]
+            for found, part in ((answer, clock), (gold, gold_clock))
+        ]
+        within = all(part[0] <= 12 for found, part in ((answer, clock), (gold, gold_clock)) if found.group(4))
+        same = within and hours[0] == hours[1] and clock[1:] == gold_clock[1:]
     return same, "same time" if same else "another time"
+
+
+def _day(two: Pair) -> Outcome | None:
+    gold = date(untext(dialect(two.gold))) if two.gold[:200].count(" ") < 20 else None
+    if gold is None:
+        return None
+    answer = date(untext(dialect(two.answer)))
+    same = answer is not None and answer[:2] == gold[:2] and len({answer[2], gold[2]} - {""}) < 2
+    return same, "the same day" if same else "another day"
+
+
+def _pieces(two: Pair) -> Outcome | None:
+    texts = [untext(dialect(text)).strip() for text in (two.answer, two.gold)]
+    if not all(re.search(r"\d\s*[^\W\d_]", text) for text in texts):
+        return None
+    ours, theirs = quantity(texts[0]), quantity(texts[1])
+    if ours is None or theirs is None or max(ours[2], theirs[2]) < 2:
+        return None
+    same = ours[:2] == theirs[:2]
+    return same, "equal in sum" if same else "another sum"
 
 
 def _base_of(text: str) -> tuple[str, int] | None:
@@ -184,13 +213,26 @@ def _none(two: Pair) -> Outcome | None:
 
 
 def _numeral(two: Pair) -> Outcome | None:
-    for text, other in ((two.ours, two.theirs), (two.theirs, two.ours)):
-        value = number_in_words(text) if text[:1].isalpha() else None
-        if value is not None:
-            number = as_number(other)
-            other_value = number_in_words(other) if number is None and other[:1].isalpha() else number
-            if other_value is not None:
-                return other_value == value, "same number" if other_value == value else "another number"
+    for text, other, unit in ((two.ours, two.theirs, two.words[1]), (two.theirs, two.ours, two.words[0])):
+        said = spoken_number(text) if text[:1].isalpha() else None
+        if said is None:
+            continue
+        value, noun = said
+        counted = re.fullmatch(r"(\d+)\s+([a-zA-Z][a-zA-Z\s]*)", other)
+        if counted and noun and not unit:
+            other, unit = counted[1], counted[2].strip()
+        number = as_fraction(LOOSE.sub("", other))
+        if number is None and other[:1].isalpha():
+            second = spoken_number(other)
+            if second is not None and second[1].lower() == noun.lower():
+                number = second[0]
+        elif number is not None and noun:  # a gold in words wants its noun
+            if text is two.theirs and unit.lower() != noun.lower():
+                continue
+            if unit and relation(noun, unit) is not True:
+                return False, "another unit"
+        if number is not None:
+            return number == value, "same number" if number == value else "another number"
     return None
 
 
@@ -207,7 +249,8 @@ def _words(two: Pair) -> Outcome | None:
     if _product(two.theirs) and _product(two.ours):
         return None
     words, theirs = (
-        " ".join(_WORD.findall(re.sub(r"(?<![a-zA-Z])and\b", " ", text.lower()))) for text in (two.ours, two.theirs)
+        " ".join(map(full_name, _WORD.findall(re.sub(r"(?<![a-zA-Z])and\b", " ", text.lower()))))
+        for text in (two.ours, two.theirs)
     )
     same = words == theirs or (
         "," in two.theirs
@@ -259,9 +302,21 @@ SPELLING = (
     ),
     Rule(
         "time",
-        "Times of day are compared as such; a.m. or p.m. may be left out.",
-        (("10:05", "10:05 am", True), ("10:05", "2:1", False)),
+        "Times of day are compared as such; a.m. or p.m. may be left out; 15:45 is 3:45 p.m.",
+        (("10:05", "10:05 am", True), ("10:05", "2:1", False), ("3:45 pm", "15:45", True)),
         _time,
+    ),
+    Rule(
+        "day",
+        "Days of the year are compared by month and day, and by year where both give one.",
+        ((r"\text{March 14}", r"\text{14th of March}", True), (r"\text{March 14}", r"\text{March 15}", False)),
+        _day,
+    ),
+    Rule(
+        "sum",
+        "Amounts in several units are compared by their sum.",
+        ((r"2 \text{ hours } 30 \text{ minutes}", r"150 \text{ minutes}", True),),
+        _pieces,
     ),
     Rule(
         "choice",
@@ -294,7 +349,12 @@ SPELLING = (
         ((r"\text{no solution}", r"\emptyset", True),),
         _none,
     ),
-    Rule("numeral", "A number in English words is that number.", (("27", r"\text{twenty-seven}", True),), _numeral),
+    Rule(
+        "numeral",
+        "A number in English words is that number.",
+        (("27", r"\text{twenty-seven}", True), (r"\frac{2}{3}", r"\text{two thirds}", True)),
+        _numeral,
+    ),
     Rule(
         "words",
         "A gold that is words is compared word by word, without case.",

@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-from r3bench.grading.runs import formula_of, last_formula
+from r3bench.grading.runs import LONGEST, formula_of, last_formula
 
 Form = Literal["boxed", "phrase", "number", "none"]
 
@@ -15,7 +15,7 @@ _FILLED = re.compile(r"\S")
 _PHRASE = re.compile(
     r"(?:####|(?:\b(?:final\s+)?answer\b|答案|正解|答え|정답|답|\brespuesta\b|\brisposta\b|\bresposta\b|\br[ée]ponse\b|"
     r"\bantwort\b|(?<!\w)ответ\b|\bodpowiedź\b"
-    r"|\byanıt\b|\bcevap\b)(?:\s+(?:final|finale|correcta|correcte|is\s+therefore))?"
+    r"|\byanıt\b|\bcevap\b|\bcorrect\s+(?:option|choice)\b)(?:\s+(?:final|finale|correcta|correcte|is\s+therefore))?"
     r"(?:\s*\*\*)?\s*(?:is\b|are\b|ist\b|lautet\b|es\b|est\b|è\b|é\b|to\b|为|是|は|은|는|=|[:：])"
     r"(?:\s+(?:donc|also|thus|therefore|pues|entonces|então|quindi|equal\s+to|given\s+by))?(?:\s*\*\*)?"
     r"\s*[:：]?)[ \t]*",
@@ -28,6 +28,11 @@ _BETWEEN = re.compile(
     r"(?P<name>(?:[a-zA-Z](?:_\{?\w+\}?)?\s*(?:=|\\in|:)\s*)?)",
 )
 _NAME_BEFORE = re.compile(r"([a-zA-Z](?:_\{?\w+\}?)?)\s*=\s*\Z")
+_REFUSAL = re.compile(
+    r"\b(?:i|we)\s*(?:'m|’m|am|are)?\s*(?:(?:not|un)\s*able|can\s*not|can['’]t|could\s*n[o'’]t|do\s*n[o'’]t\s+know|"
+    r"do\s+not\s+know|did\s+not\s+find)\b",
+    re.IGNORECASE,
+)
 THOUGHT_END = "</think>"
 TAIL = 4000  # characters at the end in which a phrase or a bare number is looked for
 APART = 60  # characters between two boxes that may belong to one answer
@@ -134,6 +139,8 @@ def final_answer(response: str, require_boxed: bool = True) -> Answer:
     else what follows the last "answer is", else the last number with its formula. What is said after `</think>`
     comes before all that was thought."""
     _, end, said = response.rpartition(THOUGHT_END)
+    if end and len(said) < LONGEST and _REFUSAL.search(said) and not re.search(r"\d|\\boxed|\\fbox", said):
+        return Answer(None, "none")  # what was thought before isn't given as the answer
     if end and not require_boxed:  # the last box is the last one either way
         answer = _find(said, require_boxed)
         if answer.text is not None:

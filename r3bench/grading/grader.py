@@ -10,7 +10,7 @@ from r3bench.grading.extract import final_answer
 from r3bench.grading.normalise import MAX_LENGTH, same_spelling
 from r3bench.grading.pool import Pool
 
-RULES = 5  # raise when extraction or comparison changes a verdict; part of `Grader.name`
+RULES = 6  # raise when extraction or comparison changes a verdict; part of `Grader.name`
 REMEMBERED = 100_000  # pairs whose verdict is kept, so that equal answers are graded once
 
 

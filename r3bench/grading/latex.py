@@ -117,6 +117,10 @@ _ROW_END = re.compile(
     rf"\\\\\*?\s*\[\s*-?[\d.]+\s*(?:pt|em|ex|mm|cm|in|pc|mu|sp)\s*\]|\\(?:cr|newline|tabularnewline){_END}|"
     rf"\\hline{_END}"
 )
+_TRANSPOSED = re.compile(  # a row written across, for a column
+    r"([\[(][^&]*,[^&]*[\])]|\\begin\{pmatrix\}(?:(?!\\\\)[^()\[\]])*&(?:(?!\\\\)[^()\[\]])*\\end\{pmatrix\})"
+    r"\s*\^\s*\{?\s*(?:\\text\{\s*)?(?:T|\\top|\\intercal|t)\s*\}{0,2}"
+)
 _NESTED = re.compile(r"\[\s*(\[[^\[\]]*\](?:\s*,\s*\[[^\[\]]*\])*)\s*\]")
 _ALIGNED = re.compile(
     r"\\begin\s*\{((?:aligned|align|equation|gather|gathered|split|alignat|eqnarray|multline|math|displaymath)\*?)"
@@ -127,7 +131,10 @@ _ALIGNED = re.compile(
 Replacement = str | Callable[["re.Match[str]"], str]
 _SPELLING: tuple[tuple["re.Pattern[str]", Replacement], ...] = (
     (re.compile(r"\\frac\s*([\da-zA-Z])\s*([\da-zA-Z])(?![a-zA-Z])"), r"\\frac{\1}{\2}"),
-    (re.compile(r"\\frac\s*(\d)\s*\{"), r"\\frac{\1}{"),
+    (re.compile(r"\\frac\s*(\\(?!frac|sqrt|text|left)[a-zA-Z]+)\s*(?=[\d{\\])"), r"\\frac{\1}"),
+    (re.compile(r"\\frac(?:\s*(\d)|\s+([a-zA-Z]))\s*(?=[{\\])"), r"\\frac{\1\2}"),
+    (re.compile(rf"(\\frac\s*{_GROUP.pattern})\s*(\d|\\(?!frac|sqrt|text|right|left)[a-zA-Z]+)"), r"\1{\2}"),
+    (re.compile(r"\{\s*([-+])\s*\}"), r"\1"),
     (re.compile(r"(\\frac\s*\{[^{}]*\})\s*(\d)"), r"\1{\2}"),
     (re.compile(r"(?<![\w}])\{\s*([^{}\\]+?)\s*\\over(?![a-zA-Z])\s*([^{}\\]+?)\s*\}"), r"\\frac{\1}{\2}"),
     (re.compile(r"\A\s*([^{}\\=]+?)\s*\\over(?![a-zA-Z])\s*([^{}\\=]+?)\s*\Z"), r"\\frac{\1}{\2}"),
@@ -146,6 +153,9 @@ _SPELLING: tuple[tuple["re.Pattern[str]", Replacement], ...] = (
     (re.compile(r"\(\s*(\d+)\s*\)\s*(?=_)"), r"\1"),  # of a base
     (re.compile(r"(?<![\\a-zA-Z])pi(?![a-zA-Z])"), r"\\pi "),
     (re.compile(r"(?<=\d)\s*\^\s*\{\s*(?:\\text\{)?\s*(?:st|nd|rd|th)\s*\}\}?"), ""),
+    # a decimal comma: not before three digits, unless a zero is all that comes before it
+    (re.compile(r"(?<![\d,.}])(\d+)\{,\}(?!\d{3}(?!\d))(\d+)(?![\d.,{])"), r"\1.\2"),
+    (re.compile(r"(?<![\d,.}])0\{,\}(\d+)(?![\d.,{])"), r"0.\1"),
     (re.compile(r"(?<=\d)\{([,.])\}(?=\d)|(?<=\d)\\text\{([,.])\}(?=\d)"), r"\1\2"),
     (re.compile(r"(?<=\d)\\,?'(?=\d{3}(?!\d))|(?<=\d)'(?=\d{3}(?!\d))"), ","),
     (re.compile(r"(?<![\d./])(\d{1,9})\s+(\d{1,9})\s*/\s*(\d{1,9})(?![\d./])"), r"\1\\frac{\2}{\3}"),
@@ -232,6 +242,12 @@ def dialect(text: str) -> str:
         )
     for pattern, replacement in _SPELLING:
         text = pattern.sub(replacement, text)
+    if r"\mp" in text and r"\pm" not in text:
+        text = re.sub(r"\\mp(?![a-zA-Z])", r"\\pm", text)
+    turned = _TRANSPOSED.fullmatch(text)
+    if turned and not re.search(r"[\[(]", turned[1][1:]):
+        text = turned[1].replace("&", r" \\ ")
+        text = f"({text[1:-1]})" if text.startswith("[") else text
     text = _DEGREES.sub(lambda _: r"^\circ ", text)
     if _TRIGONOMETRY.search(text):  # elsewhere the sign is a unit
         text = _ANGLE.sub(_radians, text)

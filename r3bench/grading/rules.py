@@ -8,8 +8,9 @@ from fractions import Fraction
 from functools import lru_cache
 
 from r3bench.grading.latex import MAX_LENGTH, dialect, untext
-from r3bench.grading.measures import relation
+from r3bench.grading.measures import relation, unit
 from r3bench.grading.normalise import LETTER
+from r3bench.grading.numbers import as_number
 from r3bench.grading.units import Amount, amount, bare_unit, is_changed
 
 Outcome = tuple[bool, str]  # the verdict, and why in a few words
@@ -38,6 +39,19 @@ _RANGE = re.compile(  # 'for all x', ', k \in \mathbb{Z}' behind the only formul
 )
 _LABEL = re.compile(r"(?:\(([A-J])\)[.:]?|([A-J])\)|([A-J])[.:](?=\s))\s*(?=[^\s,;])")  # '(B) ' before a value
 CLOCK = re.compile(r"(\d{1,2}):(\d\d)(?::(\d\d))?\s*(?:([aApP])\.?\s*[mM]\.?)?")
+_NEGATIVE = re.compile(r"\A\s*(?:negative|minus)\s+(?=\d|\\(?:frac|sqrt|pi))", re.IGNORECASE)
+_KIND = re.compile(
+    r"\A\s*(?:the\s+)?(?:point|vector|ordered\s+(?:pair|triple)|interval|line|curve|circle|function)\s+"
+    r"(?=\(|\[|\\begin|[a-z]\s*=)",
+    re.IGNORECASE,
+)
+_RATIO = re.compile(r"\d+(?:\s*:\s*\d+)+")
+_TO = re.compile(r"(?<=\d)\s*(?<![a-zA-Z\\])to(?![a-zA-Z])\s*(?=\d)")
+_COMMA = re.compile(r"[-+]?(?:\d+,(?!\d{3}\Z)\d+|0,\d+)")  # a decimal comma: no thousands
+_DOTTED = re.compile(
+    r"(?<![\w.])(\d*\.\d{3,})\s*(?:\\ldots(?![a-zA-Z])|\.\.\.)\s*(?==|\\approx)|"
+    r"(?<==)\s*(\d*\.\d{3,})\s*(?:\\ldots(?![a-zA-Z])|\.\.\.)\s*\Z"
+)
 _MAPS = re.compile(r"\A\s*(?:[a-zA-Z]\s*:\s*)?[a-zA-Z]\s*\\mapsto(?![a-zA-Z])\s*")
 _FOUND = re.compile(r"\s*\(?\s*(?:as\s+(?:required|desired|claimed|needed)|Q\.?E\.?D\.?|✓)\s*\)?\s*\Z", re.IGNORECASE)
 
@@ -85,8 +99,11 @@ def pair(answer: str, gold: str) -> Pair:
     if not re.search(r"(?<![a-zA-Z])(?:is|are)(?![a-zA-Z])", theirs):
         ours = _without_preface(ours)
     ours, theirs = _ABOUT.sub("", ours, count=1), _ABOUT.sub("", theirs, count=1)
+    ours, theirs = _NEGATIVE.sub("-", ours, count=1), _NEGATIVE.sub("-", theirs, count=1)
+    ours = _KIND.sub("", ours, count=1)
     ours = _MAPS.sub("", ours, count=1) if "mapsto" not in theirs else ours
     ours = _FOUND.sub("", ours) or ours
+    ours = _DOTTED.sub(lambda found: found[1] or found[2], ours)
     scope = _RANGE.search(ours)
     if scope and scope.start() and not _RANGE.search(theirs):
         ours = ours[: scope.start()]
@@ -105,9 +122,15 @@ def _measured(answer: str, gold: str, ours: str, theirs: str, whole: str) -> Pai
     use_gold = bool(other.words) and (other.worded or bool(gold_bare))
     letters = not use_gold and bool(re.search(r"[a-zA-Z]\s*(?:\^\s*\{?\w\}?)?$", theirs))
     use_mine = bool(mine.words or mine.multiplied) and (mine.worded or (bare_unit(mine.words) and not letters))
+    if use_gold and mine.words and not use_mine and unit(mine.words) and unit(other.words):
+        use_mine = unit(mine.words).powers == unit(other.words).powers  # type: ignore[union-attr]
     ours = _untexted(mine, ours, use_mine)
     theirs = _untexted(other, theirs, use_gold or other.multiplied)
     words = (mine.words if use_mine else "", other.words if use_gold else "")
+    if _RATIO.fullmatch(theirs):
+        ours = _TO.sub(":", ours)
+    elif "." in theirs and _COMMA.fullmatch(ours) and as_number(theirs) is not None:
+        ours = ours.replace(",", ".")
     return Pair(answer, gold, ours, theirs, whole, _units(words, ours, theirs), words)
 
 
@@ -120,7 +143,7 @@ def _units(words: tuple[str, str], ours: str, theirs: str) -> bool | Fraction | 
     degrees = ["^\\circ" in one or one.lower().startswith(("deg", "degree")) for one in words]
     radians = [one.lower() in ("", "rad", "rads", "radian", "radians") for one in words]
     pis = [r"\pi" in text for text in (ours, theirs)]
-    if degrees[0] and radians[1] and pis[1] and not pis[0]:
+    if degrees[0] and radians[1] and pis[1]:
         return math.pi / 180
     if degrees[1] and radians[0] and pis[0] and not pis[1]:
         return 180 / math.pi

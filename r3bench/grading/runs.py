@@ -2,6 +2,7 @@
 
 import re
 
+from r3bench.grading.spoken import spoken_number
 from r3bench.grading.words import changes, multiple
 
 LONGEST = 300  # characters of a line that are looked at
@@ -30,8 +31,8 @@ _CHOICE = re.compile(r"\(?([A-J])\)?(?=[.:)*]*\s*\Z)")
 _TOKEN = re.compile(
     r"(?P<math>\\[a-zA-Z]+|\\[{}%$,;:!|]|\d+(?:[.,]\d+)*(?![a-zA-Z]{2})(?:[eE][-+]?\d+(?!\w))?|\.\d+|[-−–+*/^=≤≥]|"
     r"<(?![/a-z])|(?<![a-z])>|[≤≥≠±∓×÷·⋅√∛π∞%°'()\[\]{}|_!:∪∩∈$£€¥₹⁰¹²³⁴-⁹⁺⁻ⁿ₀-₉½⅓⅔¼¾⅕⅛αβγθλμφω…](?!/?[a-z]*>)"
-    r"|(?<![^\W\d_])(?:sin|cos|tan|cot|sec|csc|log|ln|exp|sqrt|pi|inf)(?![^\W\d_])|(?<![^\W\d_])[b-hj-zB-HJ-Z]"
-    r"(?![^\W\d_'])|(?<=\d)[a-zA-Z]{1,2}(?![^\W\d_])|(?<![^\W\d_])[a-zA-Z](?=\s*[\^_=<>(+*/])|(?<=[\^+*/=(-])"
+    r"|(?<![^\W\d_])(?:sin|cos|tan|cot|sec|csc|log|ln|exp|sqrt|pi|inf)(?![^\W\d_])|(?<![^\W\d_])[a-zA-Z](?=[⁰¹²³⁴-⁹₀-₉ⁿ])|(?<![^\W\d_])[b-hj-zB-HJ-Z]"
+    r"(?![^\W\d_'])|(?<=\d)[a-zA-Z]{1,2}(?![^\W\d_])|(?<![^\W\d_])[a-zA-Z](?=\s*[\^_=<>(+*/])|(?<=[\^+*/=(·×⋅-])"
     r"\s?[a-zA-Z](?![^\W\d_]))"
     r"|(?P<comma>[,;，、；])|(?P<word>[^\W\d_]+(?:['’-][^\W\d_]+)*)|(?P<other>\S)"
 )
@@ -46,6 +47,12 @@ _RESULT = re.compile(
 _FILLED = re.compile(
     r"[\d√π∞½⅓⅔¼¾⅕⅛]|\\(?:frac|sqrt|pi|infty|emptyset)|[a-zA-Z]\s*[\^+*/=(-]|[\^+*/=-]\s*[a-zA-Z]|\A\s*[a-zA-Z]\s*\Z"
 )
+_LETTERS = re.compile(r"\(?[A-J]\)?(?:\s*(?:[,/&;、]|\bor\b|\band\b|或|和)+\s*\(?[A-J]\)?)+[.)]*")  # several choices
+_DENIED = re.compile(r"(?:n['’]t|\bcannot|\bnot|\bnever|\bnicht|\bне|不是)\s+(?:[^\W\d_]+\s+){0,2}\W*\Z", re.IGNORECASE)
+_EITHER = frozenset(["or", "oder", "ou", "или"])
+_SAID = re.compile(
+    r".*\b(?:is|are|was|were|equals|has|have)\s+(?:exactly\s+|about\s+|approximately\s+)?(.+?)[\s.!*]*\Z", re.DOTALL
+)
 _EDGE = " \t*`\"'“”。，,;:；"
 
 
@@ -59,9 +66,12 @@ def formula_of(text: str) -> str | None:
     if otherwise:
         return formula_of(otherwise[1])
     line = _BECAUSE.sub("", _CONTRAST.sub("", line)).strip(_EDGE)
-    line = _sentence(line)
-    if not line:
-        return None
+    sentence = _sentence(line)
+    if line[len(sentence) :].lstrip().startswith("?"):
+        return line  # asked, not answered
+    line = sentence
+    if not line or _LETTERS.fullmatch(line):
+        return line or None
     if _CHOICE.fullmatch(line.rstrip(".:)* ")):
         return line.strip("().:* ")
     labelled = re.match(r"\(?([A-J])\)?[.:)]\s+(.*)", line)
@@ -74,14 +84,14 @@ def last_formula(text: str) -> str | None:
     """The last number of a text with the formula or list that it is part of, and words that change it; else None."""
     digits = [found.end() for found in re.finditer(r"\d", text)]
     if not digits:
-        return None
+        return _unnumbered(text)
     start = text.rfind("\n", 0, digits[-1]) + 1
     end = text.find("\n", digits[-1])
     line = text[max(start, digits[-1] - LONGEST) : end if end >= 0 else len(text)][: 2 * LONGEST]
     line = _BECAUSE.sub("", _CONTRAST.sub("", line.replace("**", " ").strip(_EDGE))).strip(_EDGE)
     sentences = [part for part in _SENTENCE.split(line) if re.search(r"\d", part)]
-    if not sentences:
-        return None
+    if not sentences or re.fullmatch(r".*\d[^\d.]*\?[\s*\"')]*", line, re.DOTALL):
+        return None  # none, or a question
     formulas = [next(part for part in found.groups() if part is not None) for found in _MATH.finditer(line)]
     if (
         formulas
@@ -98,6 +108,19 @@ def last_formula(text: str) -> str | None:
             return _bare(line[joined[0] : joined[1]])
         return formulas[-1].strip()
     return _last_run(sentences[-1])
+
+
+def _unnumbered(text: str) -> str | None:
+    """The answer of a last line without any digit: its last formula, or the number that its words say."""
+    lines = text.strip().splitlines()
+    line = lines[-1][-LONGEST:].replace("**", " ").strip(_EDGE) if lines else ""
+    line = _sentence(_BECAUSE.sub("", _CONTRAST.sub("", line)))
+    spans = _spans(line) or [one for one in _runs(line) if re.search(r"[√π∞]|\\", line[slice(*one)])]
+    if spans:
+        return line if len(spans) > 1 or _hedged(_without_results(line)) else _bare(line[slice(*spans[0])]).strip(" :")
+    said = _SAID.fullmatch(line)
+    number = spoken_number(said[1]) if said else None
+    return None if said is None or number is None or (number[0] == 1 and number[1]) else said[1]
 
 
 def _sentence(line: str) -> str:
@@ -205,6 +228,10 @@ def _last_run(line: str) -> str | None:
     if run.startswith(("=", "/", ":")):
         run = run.lstrip("=/: ")
     before = re.findall(r"[^\W\d_]+", line[:start])[-2:]
+    if _DENIED.search(line[:start]):
+        return f"not {run}"
+    if _EITHER & {word.lower() for word in before} and re.search(r"[^\W\d_]\W*\Z", line[:start]):
+        return f"{before[-1]} {run}"
     if before and (
         before[-1].lower() in ("not", "than", "least", "most", "under", "over", "below", "above", "nicht", "не")
     ):

@@ -115,6 +115,10 @@ def coordinates(text: str) -> tuple[tuple[str, str], ...] | None:
 
 def in_order(named: tuple[tuple[str, str], ...]) -> tuple[str, ...]:
     """The values in the usual order of their names: x, y, z; r and theta; else alphabetical."""
+    if all(
+        re.fullmatch(r"\\?(?:text|operatorname)?[a-z]{3,}", name) and "\\" not in name[1:] for name, _ in named
+    ) and not any(name.lstrip("\\") in _GREEK.split() for name, _ in named):
+        return tuple(value for _, value in named)  # words have no order
     signs = {"\\theta": "θ", "\\rho": "ρ", "\\phi": "φ"}
     short = [(signs.get(name, name), value) for name, value in named]
     for order in _ORDERS:

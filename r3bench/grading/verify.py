@@ -10,6 +10,7 @@ from itertools import combinations
 from typing import Any
 
 from r3bench.grading.decide import decide
+from r3bench.grading.measures import unit
 from r3bench.grading.members import cells, same_members
 from r3bench.grading.normalise import spelled
 from r3bench.grading.numbers import as_number, same_fraction
@@ -31,6 +32,12 @@ _CASES = re.compile(
 _CONDITION = re.compile(r"(?<![a-zA-Z])(?:if|when|for|where|is|an?|integer)(?![a-zA-Z])|[,;.:]")
 _OTHERWISE = re.compile(r"otherwise|else|elsewhere|in all other cases")
 _SIMPLE = r"(?:[a-zA-Z]|\\(?!frac)[a-zA-Z]+|[A-Z]{2,4}|[A-Za-z]{5,})(?:_\w+)?'*(?:\([^()]*\))?"
+_EVEN = re.compile(r"(?<![a-zA-Z])even(?![a-zA-Z])")
+_EVEN_ODD = re.compile(
+    r"(?P<one>.{1,80}?)\s+(?:(?:if|when|for)\s+)?(?:all\s+)?(?P<name>[a-z])\s+(?:is\s+)?(?P<first>even|odd)\s+(?:and\s+)?"
+    r"(?P<other>.{1,80}?)\s+(?:(?:if|when|for)\s+)?(?:all\s+)?(?P<same>[a-z])\s+(?:is\s+)?(?!(?P=first))(?:even|odd)\.?"
+)
+_OF_ONE = re.compile(r"([a-zA-Z](?:_\w+)?'*)\(([a-zA-Z])\)")
 _IN = re.compile(r"([a-zA-Z])\s*\\in(?![a-zA-Z])")
 _POWER = re.compile(r"(\d+)\s*\^\s*\{([\d^{}]*)\}")
 _DECIMALS = re.compile(r"[-+]?\d*\.?(\d*)")
@@ -107,6 +114,22 @@ def _tupled(text: str) -> bool:
     return text.lstrip().startswith(("(", "["))
 
 
+def _parity(two: Pair) -> Outcome | None:
+    """One formula for even and one for odd numbers, against one for both."""
+    if not _EVEN.search(two.ours) or _EVEN.search(two.theirs) or "cases" in two.theirs:
+        return None
+    text = re.sub(r"\\begin\{d?cases\}|\\end\{d?cases\}|\\\{|[&,;]", " ", two.ours).replace(r"\\", " ")
+    found = _EVEN_ODD.fullmatch(text.strip())
+    if not found or found["name"] != found["same"]:
+        return None
+    even, odd = found["one"].strip(), found["other"].strip()
+    if found["first"] == "odd":
+        even, odd = odd, even
+    sign = rf"(-1)^{{{found['name']}}}"
+    same = equal(rf"\frac{{1+{sign}}}{{2}} \cdot ({even}) + \frac{{1-{sign}}}{{2}} \cdot ({odd})", two.theirs)
+    return same, "equal for even and odd numbers" if same else "another value"
+
+
 def _members(two: Pair) -> Outcome | None:
     ours, theirs = parts(two.ours), parts(two.theirs)
     if (ours is None) != (theirs is None):  # where one is a list, 58,500 in the other may be one
@@ -122,6 +145,8 @@ def _percentage(two: Pair) -> Outcome | None:
     ours, theirs = (_PERCENT.fullmatch(text) for text in (two.ours, two.theirs))
     if not (ours or theirs) or chain(two.ours) or chain(two.theirs):
         return None
+    if not (ours and theirs) and (unit(two.words[0]) or unit(two.words[1]) or "basis" in two.words[0]):
+        return False, "another unit"
     a, b = ours.group(1) if ours else two.ours, theirs.group(1) if theirs else two.theirs
     if ours and theirs:
         same = equal(a, b)
@@ -160,6 +185,7 @@ def _statement(two: Pair) -> Outcome | None:
     ours, theirs = chain(two.ours), chain(two.theirs)
     if ours is None and theirs is None:
         return None
+    ours = _computed(ours) if ours else None
     several = ours is not None and len(ours.values) > 1 and bool(ours.names or theirs is None)
     if ours is not None and several and not _all_agree(ours.values):
         plain = len(ours.values) == 2 and not ours.names
@@ -182,11 +208,28 @@ def _statement(two: Pair) -> Outcome | None:
     return _two_statements(ours, theirs)
 
 
+def _computed(found: Chain) -> Chain:
+    r"""`A = \pi r^2 = 9\pi` without the formulas between the name and what they come to."""
+    if not found.names or len(found.values) < 2:
+        return found
+    read = [read_spelt(spelt_for_parser(value)) for value in found.values]
+    free = [bool(getattr(value, "free_symbols", True)) for value in read]
+    if free[-1] or not free[0] or free != sorted(free, reverse=True):
+        return found
+    return replace(found, values=tuple(value for value, one in zip(found.values, free, strict=True) if not one))
+
+
 def _two_statements(ours: Chain, theirs: Chain) -> Outcome | None:
     if not (ours.names and theirs.names and len(theirs.values) == 1):
         return None
     if set(ours.names) & set(theirs.names) or any(_function_of(a, b) for a in ours.names for b in theirs.names):
         return _without_rule(compared(ours.values[0], theirs.values[0]))
+    mine, golds = (re.fullmatch(_OF_ONE, found.names[0]) for found in (ours, theirs))
+    if mine and golds and mine[1] == golds[1] and len(ours.names) == len(theirs.names) == len(ours.values) == 1:
+        used = re.search(rf"(?<![a-zA-Z\\]){golds[2]}(?![a-zA-Z])", ours.values[0])
+        if not used:  # f(t) for f(x)
+            value = re.sub(rf"(?<![a-zA-Z\\]){mine[2]}(?![a-zA-Z])", f"({golds[2]})", ours.values[0])
+            return _without_rule(compared(value, theirs.values[0]))
     if not all(re.fullmatch(_SIMPLE, name) for name in (*ours.names, *theirs.names)):
         return None
     letters = set(re.findall(r"[a-zA-Z]", re.sub(r"\\[a-zA-Z]+", "", theirs.values[0])))
@@ -340,6 +383,23 @@ MATHEMATICS = (
         "numbers only.",
         ((r"27\%", "0.27", True), ("27", r"27\%", True), ("0.25", r"0.25\%", False)),
         _percentage,
+    ),
+    Rule(
+        "parity",
+        "A formula for even and one for odd numbers are compared with one for both.",
+        (
+            (
+                r"\lceil n/2\rceil",
+                r"n/2 \text{ if } n \text{ is even, } (n+1)/2 \text{ if } n \text{ is odd}",
+                True,
+            ),
+            (
+                r"\lceil n/2\rceil",
+                r"n/2 \text{ if } n \text{ is even, } (n-1)/2 \text{ if } n \text{ is odd}",
+                False,
+            ),
+        ),
+        _parity,
     ),
     Rule(
         "names",
