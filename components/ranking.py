@@ -31,7 +31,8 @@ such groups are all wrong and all cut off: just what is ranked, and group scalin
 
 Rows out of scope keep a reward of 0. So where only some rows of a group were cut off, these get R_max / 2 on average
 and the finished wrong ones nothing, whether or not any row dominates another: the text's "truncated" favours running
-into the cap over a wrong answer. `scope: failed` compares all.
+into the cap over a wrong answer. `scope: failed` compares all. With `truncated_anywhere`, which ranks beside right
+rows, no reward lifts a wrong row above a right one that a penalty pulled down; it is cut (`rows_capped`).
 
 Group scaling cancels R_max where no row is right: an all-wrong group gets advantages of full size from this reward
 alone. `unanchored_weight` multiplies the advantages of such groups when no historic row was mixed in; 1 is the paper.
@@ -268,6 +269,8 @@ class Ranking(Component):
             if not places:
                 continue
             rewarded, ordered = self._rewards(group, places, entropies)
+            rewarded = self._below_right(group, places, rewarded)
+            ordered = ordered and bool(np.ptp(rewarded) > 0)
             rewards.update(zip((group.rows[place] for place in places), rewarded.tolist(), strict=True))
             self.count("groups")
             self.count(f"groups_{group.provenance}")
@@ -280,6 +283,15 @@ class Ranking(Component):
             self.count("groups_ordered", int(ordered))
             self.count("groups_spread_by_scope", int(spread and np.ptp(rewarded) == 0))
         return rewards
+
+    def _below_right(self, group: Group, places: list[int], rewarded: np.ndarray) -> np.ndarray:
+        """The rewards, no larger than what lifts a wrong row to the lowest right one: that may have a penalty."""
+        if not group.correct.any():
+            return rewarded
+        room = group.rewards[group.correct].min() - group.rewards[places]
+        capped: np.ndarray = np.minimum(rewarded, np.maximum(room, 0.0))
+        self.count("rows_capped", int((capped < rewarded).sum()))
+        return capped
 
     def _rewards(self, group: Group, places: list[int], entropies: Mapping[int, np.ndarray]) -> tuple[np.ndarray, bool]:
         """Rewards of the rows at `places`, and whether what is ranked told any two of them apart."""

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from trl import GRPOConfig
@@ -37,10 +38,20 @@ class R3Config(GRPOConfig):
             text = getattr(self, key)
             if isinstance(text, str):
                 try:
-                    setattr(self, key, json.loads(text))
+                    setattr(self, key, json.loads(text, object_pairs_hook=partial(_once, key)))
                 except ValueError:
                     continue
         super().__post_init__()
+
+
+def _once(section_key: str, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A JSON object as a mapping; JSON itself lets a key stand twice, and the last one wins."""
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        keys = [key for key, _ in pairs]
+        twice = next(key for key in keys if keys.count(key) > 1)
+        raise ConfigError(f"R3Config.{section_key}: the key {show(twice)} stands there twice, expected it once")
+    return found
 
 
 def section(args: Any, key: str) -> dict[str, Any]:
@@ -55,4 +66,7 @@ def section(args: Any, key: str) -> dict[str, Any]:
     if not isinstance(value, Mapping):
         example = {"components": "{'replay': True}", "correctness": "{'threshold': 1.0}"}.get(key, "{'max_age': 100}")
         raise ConfigError(f"R3Config.{key}: got {show(value)}, expected a mapping such as {example}")
+    for name in value:
+        if not isinstance(name, str):
+            raise ConfigError(f"R3Config.{key}: got the key {show(name)}, expected a name")
     return dict(value)

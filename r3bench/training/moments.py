@@ -20,7 +20,8 @@ from r3bench.training.correctness import CorrectnessRule
 from r3bench.training.history import HistoryView, TrajectoryHistory, trajectories_of
 from r3bench.training.loss_inputs import FREE_KEY, OLD
 from r3bench.training.mixing import mix_into
-from r3bench.training.questions import question_id
+from r3bench.training.mixture_check import admitted
+from r3bench.training.questions import SeenRows, question_id
 from r3bench.training.rollout import Layout, Rollout, append_multiple, open_rollout, place
 
 
@@ -44,6 +45,7 @@ class Moments:
         self.before: tuple[int, float] = (0, 0.0)  # steps and epochs of earlier `train()` calls
         self._view: Any = HistoryView(None, {})
         self._row_index: dict[str, int] | None = None
+        self._seen = SeenRows()  # of a stream, whose ids can't be checked before training
 
     def add(self, component: Component) -> None:
         """Switch a component on; the order of adding is the order of precedence."""
@@ -119,7 +121,10 @@ class Moments:
         """The rollout of a batch, with the groups the components planned."""
         layout = self.layout(len(inputs))
         heads = [row for i, row in enumerate(inputs) if (layout.first + i) % layout.group_rows == 0]
-        rollout = open_rollout(inputs, layout, trl_adapter.gather_list(heads))
+        heads = trl_adapter.gather_list(heads)
+        if not isinstance(self._trainer.train_dataset, Dataset):
+            self._seen.check(heads)
+        rollout = open_rollout(inputs, layout, heads)
         if planning:
             rollout = self._planned(rollout)
         else:
@@ -305,7 +310,7 @@ class Moments:
         for component in self.components:
             taken = frozenset(mixture.group for mixture in mixtures)
             component.step = self.step(rollout.groups, taken, mixing=True)
-            mixtures += [mixture for mixture in component.mix(component.step) if mixture.group not in taken]
+            mixtures += admitted(component, component.mix(component.step), rollout.groups, taken)
         step = self.step(rollout.groups)
         if mixtures:
             batch = self._mix(rollout, batch, mixtures)

@@ -72,15 +72,8 @@ def _feed(found: Any, value: Any) -> None:
 def difference(one: Mapping[str, Any], other: Mapping[str, Any]) -> str | None:
     """The first column in which two rows differ; None if in none. What can't be compared counts as equal."""
     for column in sorted({*one, *other}):
-        digests = []
-        for row in (one, other):
-            found = hashlib.sha256()
-            try:
-                _feed(found, row.get(column))
-            except _Unnamed:
-                break
-            digests.append(found.digest())
-        if len(set(digests)) == 2:
+        digests = {_digest(row.get(column)) for row in (one, other)}
+        if len(digests) == 2 and None not in digests:
             return column
     return None
 
@@ -106,12 +99,54 @@ def check_ids(data: Any, columns: Iterable[str] | None = None) -> None:
             check_same(str(name), one, other, f"rows {earlier} and {number}")
 
 
+class SeenRows:
+    """Rows of a stream by their `question_id`: its ids can only be checked as the rows come."""
+
+    KEPT = 100_000  # ids; the oldest goes first
+
+    def __init__(self) -> None:
+        self._rows: dict[str, dict[str, tuple[bytes | None, str]]] = {}
+
+    def check(self, rows: Iterable[Mapping[str, Any]]) -> None:
+        """Refuse an id that an earlier row had, if the two rows differ.
+
+        Raises:
+            ConfigError: naming both rows.
+        """
+        for row in rows:
+            if row.get(ID) is None:
+                continue
+            name = str(row[ID])
+            now = {column: (_digest(value), show(value)) for column, value in row.items()}
+            earlier = self._rows.setdefault(name, now)
+            missing = (_digest(None), show(None))
+            for column in sorted({*earlier, *now}):
+                (one, first), (other, second) = (known.get(column, missing) for known in (earlier, now))
+                if one is not None and other is not None and one != other:
+                    raise _one_id(name, column, first, second, "two rows of the stream")
+            if len(self._rows) > self.KEPT:
+                del self._rows[next(iter(self._rows))]
+
+
+def _digest(value: Any) -> bytes | None:
+    """A hash of a value; None where none can be made."""
+    found = hashlib.sha256()
+    try:
+        _feed(found, value)
+    except _Unnamed:
+        return None
+    return found.digest()[:16]
+
+
+def _one_id(name: str, column: str, first: str, second: str, where: str) -> ConfigError:
+    return ConfigError(
+        f"train_dataset: {where} have one {ID}, {show(name)}, but differ in '{column}': {first} and {second}; one "
+        "answer would be taken for the other: give each its own id, or none (then all columns make the question)"
+    )
+
+
 def check_same(name: str, one: Mapping[str, Any], other: Mapping[str, Any], where: str) -> None:
     """Raise `ConfigError` if two rows of one `question_id` differ."""
     column = difference(one, other)
     if column is not None:
-        raise ConfigError(
-            f"train_dataset: {where} have one {ID}, {show(name)}, but differ in '{column}': {show(one.get(column))} "
-            f"and {show(other.get(column))}; one answer would be taken for the other: give each its own id, or "
-            "none (then all columns make the question)"
-        )
+        raise _one_id(name, column, show(one.get(column)), show(other.get(column)), where)

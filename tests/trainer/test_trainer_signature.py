@@ -67,6 +67,16 @@ def test_sections_that_are_no_mappings(tmp_path, key, value):
         R3Trainer(model="x", reward_funcs=by_length, args=arguments(tmp_path, **{key: value}))
 
 
+@pytest.mark.parametrize("key", ["components", "correctness", "history"])
+def test_keys_of_a_section(tmp_path, key):
+    for value in ({1: True}, {None: 1, "replay": True}):
+        with pytest.raises(ConfigError, match=rf"R3Config\.{key}: got the key (1|None), expected a name"):
+            R3Trainer(model="x", reward_funcs=by_length, args=arguments(tmp_path, **{key: value}))
+    for text in ('{"replay": true, "replay": false}', '{"replay": {"replay": 1, "replay": 2}}'):
+        with pytest.raises(ConfigError, match=rf"R3Config\.{key}: the key 'replay' stands there twice"):
+            arguments(tmp_path, **{key: text})
+
+
 def test_components_on_a_command_line(tmp_path):
     given = {"replay": True, "ranking": {"max_reward": 0.25}}
     rule = '{"functions": ["by_length"], "threshold": 0.5}'
