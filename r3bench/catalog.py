@@ -59,13 +59,20 @@ def shipped(package: str) -> Path:
 
 def names(package: str, suffix: str, below: str = "") -> dict[str, Path]:
     """Name -> file, in ./<package>/<below> and then the shipped folder; the user's wins."""
-    found: dict[str, Path] = {}
-    for folder in (Path.cwd() / package / below, shipped(package) / below):
-        if folder.is_dir():
-            for path in sorted(folder.glob(f"*{suffix}")):
-                if not path.name.startswith("_"):
-                    found.setdefault(path.stem, path)
-    return found
+    own = _names_in(Path.cwd() / package / below, suffix)
+    return dict(_shipped_names(shipped(package) / below, suffix)) | own
+
+
+def _names_in(folder: Path, suffix: str) -> dict[str, Path]:
+    if not folder.is_dir():
+        return {}
+    return {path.stem: path for path in sorted(folder.glob(f"*{suffix}")) if not path.name.startswith("_")}
+
+
+@cache
+def _shipped_names(folder: Path, suffix: str) -> dict[str, Path]:
+    """Of the package's own files, listed once: a grid asks for each component of each cell."""
+    return _names_in(folder, suffix)
 
 
 def entries(kind: str) -> list[Entry]:

@@ -145,7 +145,8 @@ def plan(
     )
     advice = cell_warnings(enumerate_cells(loaded)[0], loaded.executor.gpus)
     if as_json:
-        print_json(plan_data(found) | {"warnings": advice})
+        data = plan_data(found)
+        print_json(data | {"warnings": [*data["warnings"], *advice]})
     else:
         typer.echo(plan_text(found))
         warn(advice)

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -165,7 +166,12 @@ _Loose.add_multi_constructor("!", lambda loader, suffix, node: str(node.value))
 
 def _task_file(task: str) -> dict[str, Any]:
     path = catalog.names("evals", ".yaml").get(task)
-    return {} if path is None else dict(yaml.load(path.read_text(), Loader=_Loose) or {})
+    return {} if path is None else _parsed(path.read_text())
+
+
+@cache
+def _parsed(text: str) -> dict[str, Any]:
+    return dict(yaml.load(text, Loader=_Loose) or {})
 
 
 def is_validation(task: str) -> bool:

@@ -180,6 +180,8 @@ def test_plan_and_a_grid_say_it_too(r3bench: Callable[..., Result], folder: Path
     for command in ("plan", "validate"):
         stderr = r3bench(command, "./mine.yaml").stderr
         assert stderr.count(pure) == 1 and "warning: cell " in stderr
+    both = json.loads(r3bench("plan", "./mine.yaml", "--effect", "0.0001", "--json").stdout)["warnings"]
+    assert any(pure in line for line in both) and any("can't resolve" in line for line in both)  # the design's own stay
 
 
 REFUSED = [

@@ -91,7 +91,7 @@ def test_plan_says_what_a_grid_costs_and_sees(r3bench: Callable[..., Result], fo
     grid = json.loads(r3bench("validate", "quickstart", "--json").stdout)["grid"]
     assert [run["run_id"] for run in found["runs"]] == grid["runs"]
     assert found["training_tokens"] > 0
-    assert any("can't see" in line for line in found["warnings"])
+    assert any("can't resolve" in line for line in found["warnings"])
     assert f"quickstart: {len(grid['runs'])} runs" in r3bench("plan", "quickstart").stdout
     louder = json.loads(r3bench("plan", "quickstart", "--assume", "run_sd=5", "--json").stdout)
     assert louder["benchmarks"][0]["effects"]["main"] > found["benchmarks"][0]["effects"]["main"]
