@@ -1,7 +1,7 @@
 """Error rates on labelled answers: all files in `labelled/`, and further ones in the folder $R3BENCH_GRADING_CASES.
 
-A line has `id, answer, response, expected, kind, mode` ('boxed' or 'any'). `independent.jsonl` was made by a person who
-had not read the grader, and stays as it was made. By kind:
+A line has `id, answer, response, expected, kind, mode` ('boxed' or 'any'). `independent.jsonl` was made without
+sight of the grader, and stays as it was made. By kind:
 `python benchmarks/grading.py tests/grading/labelled/*.jsonl`. All of every file: `pytest -m slow tests/grading`.
 """
 
