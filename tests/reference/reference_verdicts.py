@@ -26,13 +26,14 @@ def total(rewards, weights):
 
 
 class Reference:
-    """A run of `replay` (warmup 0, newest rows first, append, weight none) and `ranking` (scope failed, order length,
+    """A run of `replay` (warmup 0, newest rows first, weight none) and `ranking` (scope failed, order length,
     stable ties, only answers to the bare question), group by group."""
 
-    def __init__(self, *, verdicts, weights, threshold, rows, most, keep, scale, ranked):
+    def __init__(self, *, verdicts, weights, threshold, rows, most, keep, scale, ranked, replace=False):
         self.verdicts, self.weights, self.threshold = verdicts, weights, threshold  # columns, (F,) weights
         self.rows, self.most, self.keep = rows, most, keep  # k, R_max, stored answers per question
         self.scale, self.ranked = scale, ranked  # scale_rewards, whether ranking is on
+        self.replace = replace  # whether as many rows of the group give way
         self.stored = {}  # question -> [(right, total of the task's columns, completion)], oldest first
         self.counts = {}
 
@@ -44,9 +45,10 @@ class Reference:
         given = [rewards[column] for column in self.verdicts if rewards[column] is not None]
         return all(value >= self.threshold for value in given) if given else None
 
-    def step(self, groups):
+    def step(self, groups, gone=None):
         """Advantages of a batch. `groups`: (question, rewards G x F, completions G, lengths G); of each group the
-        advantages of its rows, and [(completion, advantage)] of the rows that join it."""
+        advantages of its rows, and [(completion, advantage)] of the rows that join it. `gone`: per group the places
+        that gave way, which are drawn at random."""
         judged = [[self.judge(row) for row in rewards] for _, rewards, _, _ in groups]
         tasks = [[total(row, self.weights) for row in rewards] for _, rewards, _, _ in groups]
         totals = [list(values) for values in tasks]
@@ -64,14 +66,18 @@ class Reference:
         for number, (question, _, _, _) in enumerate(groups):
             own = self.stock(totals[number], batch)
             joined = self.mix(question, judged[number], totals[number], batch)
+            left = gone[number] if gone else []
+            assert len(left) == (len(joined) if self.replace else 0)
             if joined:
-                divisor, eps = self.divisor(
-                    [t for t, j in zip(totals[number], judged[number], strict=True) if j is not None]
-                    + [t for _, t, _ in joined],
-                    batch + [t for _, t, _ in joined],
-                )
-                members = [t for t, j in zip(totals[number], judged[number], strict=True) if j is not None]
-                centre = mean(members + [t for _, t, _ in joined])
+                assert all(judged[number][place] is not None for place in left)
+                members = [
+                    t
+                    for place, (t, j) in enumerate(zip(totals[number], judged[number], strict=True))
+                    if j is not None and place not in left
+                ]
+                members += [t for _, t, _ in joined]
+                divisor, eps = self.divisor(members, batch + [t for _, t, _ in joined])
+                centre = mean(members)
                 own = [
                     (t - centre) / (divisor + eps) if j is not None else a
                     for t, j, a in zip(totals[number], judged[number], own, strict=True)
@@ -119,7 +125,9 @@ class Reference:
         if not fair:
             self.count("replay/groups_outranked")
             return []
-        chosen = fair[::-1][: self.rows]
+        chosen = fair[::-1][: min(self.rows, len(own) - 1) if self.replace else self.rows]  # at least one row stays
+        if not chosen:
+            return []
         self.count("replay/groups_mixed")
         self.count("replay/rows", len(chosen))
         return chosen

@@ -38,6 +38,7 @@ class Draws:
         self.scale = self.rng.choice(["group", "batch", "none"])
         self.ranked = self.rng.random() < 0.7
         self.rows = self.rng.randint(1, 2)
+        self.mode = random.Random(f"{seed} mode").choice(["append", "replace"])
         self.silence = self.rng.choice([0.0, 0.2, 0.5])
         self.table: list[list[list[float | None]]] = []  # batch, row, function
         self.completions: list[list[list[int]]] = []
@@ -87,7 +88,14 @@ class Draws:
 def compare(model, folder, seed):
     """Run and reference, batch by batch; returns the reference's counts."""
     draws = Draws(seed)
-    replay = {"warmup": 0, "pick": "recent", "rows": draws.rows, "weight": "none", "truncated_negatives": True}
+    replay = {
+        "warmup": 0,
+        "pick": "recent",
+        "rows": draws.rows,
+        "weight": "none",
+        "truncated_negatives": True,
+        "mode": draws.mode,
+    }
     components = {"replay": replay}
     if draws.ranked:
         components["ranking"] = {"scope": "failed", "order": "length", "ties": "stable", "max_reward": 0.125}
@@ -101,7 +109,7 @@ def compare(model, folder, seed):
     trainer.train()
     reference = Reference(
         verdicts=draws.verdicts or [0], weights=draws.weights or [1.0] * draws.count, threshold=0.75, rows=draws.rows,
-        most=0.125, keep=32, scale=draws.scale, ranked=draws.ranked,
+        most=0.125, keep=32, scale=draws.scale, ranked=draws.ranked, replace=draws.mode == "replace",
     )  # fmt: skip
     for number, record in enumerate(trainer.records):
         batch, rows = record["batch"], draws.completions[number]
@@ -111,13 +119,20 @@ def compare(model, folder, seed):
             part = slice(first, first + GROUP)
             question = tuple(record["rows"][first][key] for key in ("prompt", "answer"))
             groups.append((question, draws.table[number][part], rows[part], lengths[part]))
-        expected = reference.step(groups)
+        places = [place for place, kind in enumerate(batch["r3_row"].tolist()) if kind == -1]
+        gone = [
+            [place - first for place in places if first <= place < first + GROUP]
+            for first in range(0, len(rows), GROUP)
+        ]
+        expected = reference.step(groups, gone)
         advantages = batch["advantages"]
         advantages = advantages[:, 0] if advantages.ndim == 2 else advantages
         own = [value for fresh, _ in expected for value in fresh]
-        assert advantages[: len(rows)].tolist() == pytest.approx(own, abs=2e-4, rel=2e-4), f"seed {seed} batch {number}"
+        stay = [place for place in range(len(rows)) if place not in places]
+        assert advantages[stay].tolist() == pytest.approx([own[place] for place in stay], abs=2e-4, rel=2e-4), (
+            f"seed {seed} batch {number}"
+        )
         joined = [row for _, added in expected for row in added]
-        places = [place for place, kind in enumerate(batch["r3_row"].tolist()) if kind == -1]
         assert len(places) == len(joined)
         for place, (completion, advantage) in zip(places, joined, strict=True):
             size = int(batch["completion_mask"][place].sum())
