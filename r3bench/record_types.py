@@ -138,14 +138,19 @@ def check_run(values: Any, where: str) -> None:
     """Check a whole record, the summaries of its tasks included."""
     check(values, RUN, where, optional=("commit", "config_hash", "started", "ended", "files"))
     for task, summary in values["eval"].items():
-        if not plain_name(task):
-            raise StateError(f"{where}: eval: got task {_shown(task)}, expected the name of a folder; {EDITED}")
-        kinds = {"questions": "a count above 0", "samples": "a count above 0", "settings": "a mapping"}
-        if not isinstance(summary, dict):
-            raise StateError(f"{where}: eval.{task}: got {_shown(summary)}, expected a mapping; {EDITED}")
-        rates = {key: "a share, 0 to 1" for key in summary if "@" in key or key in RATES}
-        amounts = {key: "a number, 0 or above" for key in ("mean_tokens", "total_tokens") if key in summary}
-        check(summary, {**kinds, **rates, **amounts}, f"{where}: eval.{task}", optional=kinds)
+        check_summary(task, summary, where)
+
+
+def check_summary(task: str, summary: Any, where: str) -> None:
+    """Check the scores of one task."""
+    if not plain_name(task):
+        raise StateError(f"{where}: eval: got task {_shown(task)}, expected the name of a folder; {EDITED}")
+    kinds = {"questions": "a count above 0", "samples": "a count above 0", "settings": "a mapping"}
+    if not isinstance(summary, dict):
+        raise StateError(f"{where}: eval.{task}: got {_shown(summary)}, expected a mapping; {EDITED}")
+    rates = {key: "a share, 0 to 1" for key in summary if "@" in key or key in RATES}
+    amounts = {key: "a number, 0 or above" for key in ("mean_tokens", "total_tokens") if key in summary}
+    check(summary, {**kinds, **rates, **amounts}, f"{where}: eval.{task}", optional=kinds)
 
 
 RATES = ("truncated", "no_answer", "timeouts", "agreement")  # of a summary

@@ -1,7 +1,5 @@
 """A run's stored answers: where they belong, what the scores made of them are, and the verdicts given anew."""
 
-import json
-import math
 import random
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -16,6 +14,7 @@ from r3bench.evaluation.summary import summarise
 from r3bench.grading import ExactGrader, Grader, Verdict
 from r3bench.records import SCHEMA, RunPaths, RunRecord
 from r3bench.seals import weights_digest
+from r3bench.verification.figures import close, short
 from r3bench.verification.findings import Findings
 
 Rows = list[tuple[Path, dict[str, Any]]]  # answers with the shard they are in
@@ -94,26 +93,12 @@ def check_scores(paths: RunPaths, record: RunRecord, task: str, rows: Rows, foun
         return
     for key, value in anew.items():
         found.looked("answers")
-        if key in summary and not _close(summary[key], value):
+        if key in summary and not close(summary[key], value):
             found.fault(
                 "answers",
                 paths.record,
-                f"eval.{task}: {key} is {_short(summary[key])}, the answers give {_short(value)}",
+                f"eval.{task}: {key} is {short(summary[key])}, the answers give {short(value)}",
             )
-
-
-def _short(value: Any) -> str:
-    return f"{value:.6g}" if isinstance(value, float) else json.dumps(value)[:60]
-
-
-def _close(a: Any, b: Any) -> bool:
-    if isinstance(a, int | float) and isinstance(b, int | float):
-        return math.isclose(a, b, rel_tol=1e-9, abs_tol=1e-9)
-    if isinstance(a, dict) and isinstance(b, dict):
-        return a.keys() == b.keys() and all(_close(a[key], b[key]) for key in a)
-    if isinstance(a, list) and isinstance(b, list):
-        return len(a) == len(b) and all(map(_close, a, b))
-    return bool(a == b)
 
 
 def check_golds(
@@ -193,12 +178,12 @@ class Regrader:
                 self._found.fault(
                     "grading", path,
                     f"{where}: stored as {said[row['correct']]}, graded anew {said[verdict.correct]}{late} "
-                    f"(answer {_short(verdict.extracted)}, gold {_short(row['gold'])})",
+                    f"(answer {short(verdict.extracted)}, gold {short(row['gold'])})",
                 )  # fmt: skip
             if verdict.extracted != row["extracted"] and judge.name == row["grader"]:
                 self._found.fault(
                     "grading", path,
-                    f"{where}: stored answer {_short(row['extracted'])}, found now {_short(verdict.extracted)}",
+                    f"{where}: stored answer {short(row['extracted'])}, found now {short(verdict.extracted)}",
                 )  # fmt: skip
         self._found.looked("grading", len(group))
         self._progress(len(group))

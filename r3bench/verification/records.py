@@ -15,8 +15,10 @@ from r3bench.evaluation.tied import weight_faults
 from r3bench.files import read_json, read_jsonl
 from r3bench.measured import NAME as MEASURED
 from r3bench.measured import read_measured
+from r3bench.record_types import check_summary
 from r3bench.records import SCHEMA, RunPaths, RunRecord, TrainRecord, read_record, read_train
 from r3bench.seals import changed
+from r3bench.verification.figures import close, short
 from r3bench.verification.findings import Findings
 
 
@@ -164,26 +166,26 @@ def check_measured(paths: RunPaths, found: Findings) -> None:
 
 
 def _check_points(folder: Path, summaries: Mapping[str, Any], found: Findings) -> None:
+    """Every figure of a checkpoint's scores against the same figure made anew from its answers."""
+    file = folder / MEASURED
     for task, summary in summaries.items():
-        samples = summary.get("samples") if isinstance(summary, dict) else None
-        try:
-            rows = shards.read(folder / task)
-        except StateError as error:
-            found.fault("checkpoints", folder / task, _without(str(error), folder / task))
-            continue
-        order = list(dict.fromkeys(row["question"] for row in rows))
-        if not isinstance(samples, int) or len(order) != summary.get("questions"):
-            continue  # of fewer questions than are stored
         found.looked("checkpoints")
         try:
-            accuracy = summarise(rows, samples)[f"avg@{samples}"]
+            check_summary(task, summary, str(file))
+            if not {"questions", "samples"} <= summary.keys():
+                raise StateError(f"eval.{task}: questions or samples: missing; the file was edited")
+            rows = shards.read(folder / task)
+            wanted = set(list(dict.fromkeys(row["question"] for row in rows))[: summary["questions"]])
+            if len(wanted) < summary["questions"]:
+                raise StateError(
+                    f"eval.{task}: answers to {len(wanted)} of {summary['questions']} questions are stored"
+                )
+            anew = summarise([row for row in rows if row["question"] in wanted], summary["samples"])
         except StateError as error:
-            found.fault("checkpoints", folder / task, str(error))
+            found.fault("checkpoints", file, _without(str(error), file))
             continue
-        if accuracy != summary.get(f"avg@{samples}"):
-            said = summary.get(f"avg@{samples}")
-            found.fault(
-                "checkpoints",
-                folder / MEASURED,
-                f"eval.{task}: avg@{samples} is {said}, the answers give {accuracy:.6g}",
-            )
+        for key, value in anew.items():
+            if key in summary and not close(summary[key], value):
+                found.fault(
+                    "checkpoints", file, f"eval.{task}: {key} is {short(summary[key])}, the answers give {short(value)}"
+                )

@@ -113,13 +113,16 @@ def test_answers_of_checkpoints_are_tied_to_what_was_measured(r3bench: Run, stud
         "step": lambda: reseal(folder / NAME, lambda v: v.update(step=2)),
         "unsealed": lambda: write_json(folder / NAME, {"step": 1, "eval": {}, "files": {}}),
         "score": lambda: score(0.99),
+        "figure": lambda: reseal(folder / NAME, lambda v: v["eval"]["embedded"].update(mean_tokens=3.0)),
+        "keys": lambda: reseal(folder / NAME, lambda v: v["eval"].update(embedded={"a": None})),
+        "summary": lambda: reseal(folder / NAME, lambda v: v["eval"].update(embedded=[[]])),
         "added": lambda: shutil.copy(shard, shard.with_name("r0009-0009.q00000-00001.parquet")),
     }
     for name, change in changes.items():
         change()
         told = faults(r3bench, "honest", "--sample", "0")
         assert told and {check for check, _, _ in told} == {"checkpoints"}, (name, told)
-        if name not in ("score", "added"):
+        if name not in ("score", "figure", "keys", "summary", "added"):
             found = held_out(study, results)
             assert found is None or (found.damaged and run.name not in [m.run for c in found.cells.values() for m in c])
         for path, before in content.items():
