@@ -113,7 +113,13 @@ def test_recipes_set_the_bounds_and_the_defaults_leave_old_run_ids_alone():
     same = parse_recipe({"history": {"per_question": 32, "max_age": None}, "data": {"solution": "solution"}}, "recipe")
     sections = ("model", "data", "trainer", "budget", "reward", "components", "seed")
     before = {key: resolved(base)[key] for key in sections}
-    before["data"] = {key: value for key, value in before["data"].items() if key != "solution"}
+    for section, later in (
+        ("data", "solution"),
+        ("model", "compensation"),
+        ("model", "attention"),
+        ("reward", "thinking"),
+    ):
+        before[section] = {key: value for key, value in before[section].items() if key != later}
     identity = hashlib.sha256(json.dumps(before, sort_keys=True).encode()).hexdigest()[:12]
     assert config_hash(base) == config_hash(same) == identity
     for other in ({"history": {"max_tokens": 1000}}, {"history": {"max_age": 3}}, {"data": {"solution": None}}):

@@ -192,7 +192,7 @@ def test_a_name_that_does_not_exist_in_a_grid(r3bench: Callable[..., Result], fo
 
 def test_a_recipe_for_several_processes_says_so(r3bench: Callable[..., Result]) -> None:
     found = r3bench("validate", "quickstart", "trainer.per_device_train_batch_size=12")
-    assert found.stdout.endswith("components on: none; needs a multiple of 2 processes (--gpus)\n")
+    assert "components on: none; needs a multiple of 2 processes (--gpus)" in found.stdout
     refused = r3bench("train", "quickstart", "trainer.per_device_train_batch_size=12")
     assert "12 rows sampled together can't be cut into groups of num_generations 8" in refused.stderr
 
