@@ -191,15 +191,16 @@ def describe_grpo_config() -> dict[str, dict[str, Any]]:
         return [o for a in typing.get_args(kind) for o in options(a)] if typing.get_origin(kind) is not list else []
 
     described: dict[str, dict[str, Any]] = {}
+    kinds = typing.get_type_hints(GRPOConfig)  # a command-line parser that was made before rewrites `field.type`
     for field in dataclasses.fields(GRPOConfig):
         default = field.default
         if default is dataclasses.MISSING:
             default = field.default_factory() if field.default_factory is not dataclasses.MISSING else None
         if isinstance(default, enum.Enum):
             default = default.value
-        types = sorted(set(names(field.type)) & {*PYTHON_TYPES, "None"})
+        types = sorted(set(names(kinds[field.name])) & {*PYTHON_TYPES, "None"})
         described[field.name] = {"types": types, "default": default}
-        choices = list(field.metadata.get("choices") or ()) + options(field.type)
+        choices = list(field.metadata.get("choices") or ()) + options(kinds[field.name])
         if choices:
             described[field.name]["choices"] = choices
     return described

@@ -186,7 +186,9 @@ def test_reflection_trains_on_a_prompt_with_an_own_earlier_wrong_answer(tiny_mod
             reflected += 1
             shown = prompt.split("\nWrong: ")[1].split("<|im_end|>\n")[0]
             clean = {t.replace("<|im_end|>", "").replace("<|pad|>", "").strip() for t in earlier[question]}
-            assert number >= 3 and shown in {t.replace("<|", "< |").replace("</", "< /") for t in clean}
+            answers = [t.replace("<|", "< |").replace("</", "< /") for t in clean]
+            # A random model's bytes are read again as more tokens than they were: then the end of the answer is shown.
+            assert number >= 3 and any(answer.endswith(shown.lstrip("\ufffd")) for answer in answers)
         assert not any("Wrong:" in text for text in seen_by_reward[number]), "rewards see the data set's prompt"
     assert trainer.evidence["reflection/groups"] == trainer.evidence["reflection/groups_planned"] == reflected == 6
 

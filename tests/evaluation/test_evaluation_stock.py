@@ -49,7 +49,7 @@ def test_stock_and_ours_on_one_response(item):
         (r"<think>so \boxed{3}</think> I am done.", "3", None),
         (r"<think>so \boxed{3}</think>", "3", None),
         (r"<think>so \boxed{3}. Let me check", "3", "3"),  # cut while thinking
-        (r"<think>\boxed{3}, no: \boxed{5}</think> Either \boxed{3} or \boxed{4}", "4", "4"),
+        (r"<think>\boxed{3}, no: \boxed{5}</think> I mean \boxed{3}. No: \boxed{4}", "4", "4"),
     ],
 )
 def test_a_box_in_the_thinking_counts_as_it_does_in_stock(response, whole, after):

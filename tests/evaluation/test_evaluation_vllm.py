@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from r3bench.analysis.counts import _count, _differences
+from r3bench.analysis.counts import _differences, count_answers
 from r3bench.cli import app
 from r3bench.config.sections import EvalSection
 from r3bench.errors import ConfigError, StateError
@@ -303,7 +303,7 @@ def test_auto_is_what_training_used_and_never_mixes(standin, model_path, tmp_pat
     with pytest.raises(StateError, match=r"sampled with .*backend 'hf' \(now 'vllm'\)"):
         evaluate(str(model_path), explicit, tmp_path, default_max_tokens=16, quiet=True)
     evaluate(str(model_path), explicit, tmp_path / "other", default_max_tokens=16, quiet=True)
-    notes = _differences("embedded", [_count(folder / "embedded") for folder in (tmp_path, tmp_path / "other")])
+    notes = _differences("embedded", [count_answers(folder / "embedded") for folder in (tmp_path, tmp_path / "other")])
     assert any('measured with different backend ("hf", "vllm")' in note for note in notes)  # and tables say so
 
 

@@ -6,7 +6,7 @@ All 26 set-ups: python -m pytest -m "slow or not slow" tests/trainer/test_traine
 import pytest
 import torch
 from peft import LoraConfig
-from scenarios import build_models, play
+from trainer_scenarios import build_models, play
 from trainer_tools import Recorder, arguments, losses, questions
 from trl import GRPOConfig, GRPOTrainer
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from scenarios import ALL_FOUR, SCENARIOS, build_models, finite, play
+from trainer_scenarios import ALL_FOUR, SCENARIOS, build_models, finite, play
 from trainer_tools import losses
 from trl import GRPOConfig, GRPOTrainer
 
