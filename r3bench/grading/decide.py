@@ -77,7 +77,9 @@ def _time(two: Pair) -> Outcome | None:
     halves = {(found.group(4) or "").lower() for found in (answer, gold)} - {""}
     clock, gold_clock = ([int(part or 0) for part in found.groups()[:3]] for found in (answer, gold))
     same = clock == gold_clock and len(halves) < 2
-    if len(halves) == 1 and max(clock[0], gold_clock[0]) > 12:  # one of 12 hours, one of 24
+    if len(halves) == 1 and (
+        max(clock[0], gold_clock[0]) > 12 or 0 in (clock[0], gold_clock[0])
+    ):  # one of 12 hours, one of 24
         hours = [
             part[0] % 12 + 12 * (found.group(4).lower() == "p") if found.group(4) else part[0]
             for found, part in ((answer, clock), (gold, gold_clock))

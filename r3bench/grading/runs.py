@@ -45,10 +45,11 @@ _RESULT = re.compile(
     re.IGNORECASE,
 )
 _FILLED = re.compile(
-    r"[\d√π∞½⅓⅔¼¾⅕⅛]|\\(?:frac|sqrt|pi|infty|emptyset)|[a-zA-Z]\s*[\^+*/=(-]|[\^+*/=-]\s*[a-zA-Z]|\A\s*[a-zA-Z]\s*\Z"
+    r"[\d√π∞½⅓⅔¼¾⅕⅛]|[a-zA-Z][²³⁴-⁹ⁿ]|\\(?:frac|sqrt|pi|infty|emptyset)|[a-zA-Z]\s*[\^+*/=(-]|[\^+*/=-]\s*[a-zA-Z]|\A\s*[a-zA-Z]\s*\Z"
 )
 _LETTERS = re.compile(r"\(?[A-J]\)?(?:\s*(?:[,/&;、]|\bor\b|\band\b|或|和)+\s*\(?[A-J]\)?)+[.)]*")  # several choices
 _DENIED = re.compile(r"(?:n['’]t|\bcannot|\bnot|\bnever|\bnicht|\bне|不是)\s+(?:[^\W\d_]+\s+){0,2}\W*\Z", re.IGNORECASE)
+_WRONG = re.compile(r"\s*(?:is|was)\s+(?:wrong|incorrect|false|not)(?![^\W\d_])", re.IGNORECASE)
 _EITHER = frozenset(["or", "oder", "ou", "или"])
 _SAID = re.compile(
     r".*\b(?:is|are|was|were|equals|has|have)\s+(?:exactly\s+|about\s+|approximately\s+)?(.+?)[\s.!*]*\Z", re.DOTALL
@@ -115,7 +116,7 @@ def _unnumbered(text: str) -> str | None:
     lines = text.strip().splitlines()
     line = lines[-1][-LONGEST:].replace("**", " ").strip(_EDGE) if lines else ""
     line = _sentence(_BECAUSE.sub("", _CONTRAST.sub("", line)))
-    spans = _spans(line) or [one for one in _runs(line) if re.search(r"[√π∞]|\\", line[slice(*one)])]
+    spans = _spans(line) or [one for one in _runs(line) if re.search(r"[√π∞²³⁴-⁹ⁿ]|\\", line[slice(*one)])]
     if spans:
         return line if len(spans) > 1 or _hedged(_without_results(line)) else _bare(line[slice(*spans[0])]).strip(" :")
     said = _SAID.fullmatch(line)
@@ -232,8 +233,10 @@ def _last_run(line: str) -> str | None:
         return f"not {run}"
     if _EITHER & {word.lower() for word in before} and re.search(r"[^\W\d_]\W*\Z", line[:start]):
         return f"{before[-1]} {run}"
+    if _WRONG.match(line[end:]) or {"might", "could", "may"} & {word.lower() for word in before}:
+        return f"not {run}"
     if before and (
-        before[-1].lower() in ("not", "than", "least", "most", "under", "over", "below", "above", "nicht", "не")
+        before[-1].lower() in ("not", "but", "than", "least", "most", "under", "over", "below", "above", "nicht", "не")
     ):
         return " ".join([*before, run])
     after = re.match(r"\s*([^\W\d_]+)", line[end:])

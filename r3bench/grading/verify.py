@@ -226,9 +226,13 @@ def _two_statements(ours: Chain, theirs: Chain) -> Outcome | None:
         return _without_rule(compared(ours.values[0], theirs.values[0]))
     mine, golds = (re.fullmatch(_OF_ONE, found.names[0]) for found in (ours, theirs))
     if mine and golds and mine[1] == golds[1] and len(ours.names) == len(theirs.names) == len(ours.values) == 1:
-        used = re.search(rf"(?<![a-zA-Z\\]){golds[2]}(?![a-zA-Z])", ours.values[0])
-        if not used:  # f(t) for f(x)
-            value = re.sub(rf"(?<![a-zA-Z\\]){mine[2]}(?![a-zA-Z])", f"({golds[2]})", ours.values[0])
+        used = re.findall(r"\\[a-zA-Z]+|[a-zA-Z]", ours.values[0])
+        if golds[2] not in used or golds[2] == mine[2]:  # f(t) for f(x)
+            value = re.sub(
+                r"\\[a-zA-Z]+|[a-zA-Z]",
+                lambda letter: f" {golds[2]} " if letter[0] == mine[2] else letter[0],
+                ours.values[0],
+            )
             return _without_rule(compared(value, theirs.values[0]))
     if not all(re.fullmatch(_SIMPLE, name) for name in (*ours.names, *theirs.names)):
         return None

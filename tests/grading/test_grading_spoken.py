@@ -18,6 +18,8 @@ BOXED = [  # (gold, answers that are right, answers that are wrong)
     (r"\text{May 3, 2020}", ["3 May 2020", "May 3"], ["May 3, 2021", "May 2, 2020"]),
     ("Wednesday", ["Wed", "Wed."], ["Tue", "Wed or Thu"]),
     ("3:45 PM", ["15:45", "3:45", "3:45 p.m."], ["3:45 am", "16:45", "15:46"]),
+    ("12:30 AM", ["0:30", "00:30"], ["12:30 PM", "12:30 p.m."]),
+    ("f(x)=ax+b", ["f(t)=at+b"], ["f(a)=xa+b", "f(b)=ab+x"]),
     ("3:30", ["3:30 p.m."], ["4:30 p.m.", "15:30 am"]),
     (
         r"2\text{ hours }30\text{ minutes}",
@@ -50,6 +52,7 @@ BOXED = [  # (gold, answers that are right, answers that are wrong)
 ]
 ANY = [
     ("27", ["She has twenty-seven apples.", "The answer is 27."]),
+    ("x^2", ["The derivative is x²."]),
     (r"\pi", ["The area is π.", "The area is $\\pi$."]),
     ("C", ["The correct option is C.", "The correct choice is (C)."]),
     ("3x^2", ["The derivative is 3·x².", "The derivative is 3x²."]),
@@ -60,6 +63,9 @@ NOT = [  # no claim that the answer is the gold
     ("27", "The answer isn't 27."),
     ("27", "The answer can't be 27."),
     ("27", "It cannot be 27"),
+    ("27", "27 is wrong."),
+    ("27", "It might be 27, or not."),
+    ("27", "Anything but 27"),
     ("27", "The answer is 27? No, 28."),
     ("28", "27 students, or 28?"),
     ("28", "27 students, or maybe 28"),
