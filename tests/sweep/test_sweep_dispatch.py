@@ -365,8 +365,8 @@ def test_runs_that_are_removed_meanwhile_are_not_called_finished(home, grid):
     """Someone tidies up while the study runs: what is gone is made again, once, and the rest is left alone."""
 
     def say(line):
-        if line.startswith("[3/"):
-            shutil.rmtree(home / "runs" / "toy")
+        if line.startswith("[3/"):  # the index may write a file into the folder while it goes: all else must go, too
+            shutil.rmtree(home / "runs" / "toy", ignore_errors=True)
 
     report = ablate(grid, home / "runs", run=run_toy, executor=InlineExecutor(), say=say)
     assert not report.complete and len(report.left) == 3 and "removed while the study ran" in report.reason
