@@ -23,6 +23,7 @@ optuna.logging.set_verbosity(optuna.logging.ERROR)
 CONNECT_SECONDS = 10  # that connecting to a server may take
 WITH_TIMEOUT = ("psycopg2", "psycopg", "pymysql", "mysqldb")  # drivers that take `connect_timeout`
 OWNER = "r3bench"  # attribute of the Optuna study: which folder it mirrors
+Stamp = tuple[str, tuple[float, ...]]  # when a record ended, and its accuracies: clocks are set back
 Note = tuple[Cell, RunRecord | None, Failure | None]  # a start (neither), a record, or a final failure
 
 
@@ -68,7 +69,7 @@ class Mirror:
         self.off = False  # some trials are of results that are no more
         self.study_id = self._found()
         self.open: dict[str, int] = {}  # run id -> trial id of a running trial
-        self.done: dict[str, str] = {}  # run id -> when the mirrored record ended
+        self.done: dict[str, Stamp] = {}  # run id -> the mirrored record's
         if self._read():
             self._again()
 
@@ -76,15 +77,15 @@ class Mirror:
         """Note a start (neither record nor failure), a record or a final failure."""
         run = cell.run_id
         if record is not None:
-            if self.done.get(run) == record.ended:
-                return
             values = [_accuracy(record, task) for task in self.tasks]
             known = [v for v in values if v is not None]
+            stamp = (record.ended, tuple(known) if len(known) == len(values) else ())
+            if self.done.get(run) == stamp and run not in self.open:
+                return
             summary = {"outcome": record.train.outcome, "ended": record.ended, "commit": record.commit}
-            complete = len(known) == len(values)  # a diverged run has none
-            self._end(cell, TrialState.COMPLETE if complete else TrialState.FAIL, known, {"record": summary})
+            self._end(cell, TrialState.COMPLETE if stamp[1] else TrialState.FAIL, known, {"record": summary})
             self.off |= run in self.done
-            self.done[run] = record.ended
+            self.done[run] = stamp
         elif failure is not None:
             self._end(cell, TrialState.FAIL, [], {"failure": {"kind": failure.kind, "message": failure.message}})
             self.off |= self.done.pop(run, None) is not None
@@ -163,9 +164,10 @@ class Mirror:
             if trial.state == TrialState.RUNNING:
                 wrong |= run in self.open
                 self.open[run] = trial._trial_id
-            elif _ended(trial) is not None:
+            elif (stamp := _stamp(trial)) is not None:
                 wrong |= run in self.done
-                self.done[run] = max(_ended(trial) or "", self.done.get(run, ""))
+                # of two that ended at one time, the later trial
+                self.done[run] = max(stamp, self.done.get(run, stamp), key=lambda s: s[0])
         return wrong
 
     def _again(self) -> None:
@@ -175,26 +177,31 @@ class Mirror:
         """
         before = self.storage.get_all_trials(self.study_id)
         newest, self.done, self.open = self.done, {}, {}
+        last = {}  # run id -> number of the trial with its newest record
+        for trial in before:
+            run = str(trial.user_attrs.get("run_id"))
+            if run in newest and _stamp(trial) == newest[run]:
+                last[run] = trial.number
         self.storage.delete_study(self.study_id)
         self.study_id = self._found()
         self.off = False
         for trial in before:
             cell = self.cells.get(str(trial.user_attrs.get("run_id")))
-            ended = _ended(trial)
+            stamp = _stamp(trial)
             if cell is None or trial.state == TrialState.RUNNING:
                 continue
-            if ended is not None and (newest.get(cell.run_id) != ended or cell.run_id in self.done):
+            if stamp is not None and last.get(cell.run_id) != trial.number:
                 continue
             self._add(cell, trial.state, trial.values or [], trial.user_attrs)
-            if ended is not None:
-                self.done[cell.run_id] = ended
+            if stamp is not None:
+                self.done[cell.run_id] = stamp
             self.beat()
 
 
-def _ended(trial: FrozenTrial) -> str | None:
-    """When the record behind a trial ended; None for a trial without one."""
+def _stamp(trial: FrozenTrial) -> Stamp | None:
+    """What tells the record behind a trial from another of its run; None for a trial without one."""
     record = trial.user_attrs.get("record")
-    return str(record.get("ended")) if isinstance(record, dict) else None
+    return (str(record.get("ended")), tuple(trial.values or ())) if isinstance(record, dict) else None
 
 
 def _params(cell: Cell) -> dict[str, Any]:

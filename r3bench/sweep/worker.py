@@ -323,7 +323,7 @@ def _record(
         eval=summaries,
         commit=f"{commit}+dirty" if commit and environment.get("dirty") else commit,
         started=environment["started"],
-        ended=datetime.now(UTC).isoformat("T", "seconds"),
+        ended=datetime.now(UTC).isoformat("T", "milliseconds"),
     )
 
 
