@@ -10,7 +10,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 from typer.core import TyperGroup
 
-from r3bench.commands import find, measure, result, run, serve, share, study, verdicts, verification
+from r3bench.commands import exclude, find, measure, result, run, serve, share, study, verdicts, verification
 from r3bench.commands.options import printable
 from r3bench.errors import R3BenchError, StateError
 from r3bench.files import NO_ROOM
@@ -64,7 +64,7 @@ def _fail(message: str, exit_code: int) -> NoReturn:
 app = typer.Typer(
     cls=_Group,
     no_args_is_help=True,
-    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
     pretty_exceptions_enable=False,
     help="Does a change to GRPO help on maths, by how much, at what cost, how sure are we, and did it actually act?",
 )
@@ -76,6 +76,7 @@ PANELS: dict[str, dict[str, Callable[..., None]]] = {  # shown in this order
         "plan": study.plan,
         "ablate": study.ablate,
         "status": study.status,
+        "exclude": exclude.exclude,
     },
     "Look": {
         "list": find.list_,

@@ -39,6 +39,7 @@ class CellRow:
     seeds: tuple[int, ...]  # of these
     diverged: int
     missing: tuple[str, ...]  # ids of runs without a score here: given up, or without answers
+    excluded: tuple[str, ...]  # ids of runs that someone has left out
     accuracy: Estimate | None  # None where no run was measured
     seed_sd: float | None  # standard deviation over the runs of their mean accuracy; None for fewer than two
     run_means: tuple[float, ...]  # mean accuracy of each analysed run
@@ -58,7 +59,7 @@ class CellRow:
         flat: dict[str, Any] = {
             "benchmark": self.benchmark, "cell": self.label, "levels": dict(self.levels), "base_model": self.base,
             "runs": list(self.runs), "seeds": list(self.seeds), "diverged": self.diverged,
-            "missing": list(self.missing),
+            "missing": list(self.missing), "excluded": list(self.excluded),
             "seed_sd": self.seed_sd, "run_means": list(self.run_means), "best": self.best,
             "tokens": self.tokens, "truncated": self.truncated,
             "generated_tokens": self.generated_tokens, "train_seconds": self.train_seconds,
@@ -119,6 +120,7 @@ def _row(results: Results, name: str, members: tuple[str, ...], index: int, foun
     runs = [results.runs[i] for i in where]
     missing = [results.runs[i].run for i in np.flatnonzero((results.cell_of == index) & ~scored)]
     cell = results.cells[index] if index >= 0 else ()
+    levels = dict(zip(results.factors, cell, strict=True)) if index >= 0 else {}
     trained = [r.record.train for r in runs if r.record is not None] if index >= 0 else []
     tokens, truncated = _lengths(results, members, where)
     moved = [t.weights_changed for t in trained if t.weights_changed is not None]
@@ -130,12 +132,13 @@ def _row(results: Results, name: str, members: tuple[str, ...], index: int, foun
     return CellRow(
         benchmark=name,
         label=results.label(cell) if index >= 0 else BASE_LABEL,
-        levels=dict(zip(results.factors, cell, strict=True)) if index >= 0 else {},
+        levels=levels,
         base=index < 0,
         runs=tuple(r.run for r in runs),
         seeds=tuple(sorted(r.seed for r in runs)),
         diverged=sum(r.outcome == "diverged" for r in runs),
         missing=tuple(missing),
+        excluded=tuple(r.run for r in results.excluded if r.base == (index < 0) and r.levels == levels),
         accuracy=found.accuracy,
         seed_sd=found.seed_sd,
         run_means=found.run_means,

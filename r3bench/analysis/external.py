@@ -131,6 +131,7 @@ def load_table(path: Path, declared: Declared | None = None, reading: Reading | 
         benchmarks=benchmarks,
         declared=declared or given,
         planned=stored.planned if stored is not None else None,
+        excluded=stored.excluded if stored is not None else (),
         notes=tuple(dict.fromkeys([*(stored.notes if stored is not None else ()), *notes])),
     )
     return referred(results, told, str(path), declared_there=stored is not None)

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 
 from r3bench.analysis.columns import BASE, MODEL, OPTIONAL, REQUIRED
 from r3bench.analysis.declared import Declared, declared_from
-from r3bench.analysis.results import Results
+from r3bench.analysis.results import Results, Run
 from r3bench.errors import DataError, first_line
 from r3bench.files import expect, replacing
 
@@ -31,6 +31,7 @@ class Stored:
     planned: int | None
     reasons: dict[str, str]  # run that diverged or is missing -> why
     notes: tuple[str, ...]
+    excluded: tuple[Run, ...] = ()  # runs that someone had left out; none of the rows is theirs
 
 
 def long_table(results: Results) -> pa.Table:
@@ -72,6 +73,10 @@ def long_table(results: Results) -> pa.Table:
         "planned": results.planned,
         "reasons": {r.run: r.reason for r in results.runs if r.run in lost and r.reason},
         "notes": list(results.notes),
+        "excluded": [
+            {"run": r.run, "seed": r.seed, "levels": dict(r.levels), "base": r.base, "reason": r.reason}
+            for r in results.excluded
+        ],
     }
     return pa.table(rows).replace_schema_metadata({METADATA: json.dumps(about)})
 
@@ -108,4 +113,11 @@ def stored_with(path: Path) -> Stored | None:
         planned=about.get("planned"),
         reasons={str(run): str(why) for run, why in about["reasons"].items()},
         notes=tuple(str(n) for n in about["notes"]),
+        excluded=tuple(_excluded(run, where) for run in about.get("excluded", ())),
     )
+
+
+def _excluded(run: Any, where: str) -> Run:
+    expect(run, f"{where}: excluded", run=str, seed=int, levels=dict)
+    levels = {str(factor): str(level) for factor, level in run["levels"].items()}
+    return Run(run["run"], run["seed"], levels, bool(run.get("base")), "failed", str(run.get("reason") or ""))

@@ -88,7 +88,9 @@ def render_report(results: Results, folder: Path | None) -> tuple[str, list[plot
         unmatched=_unmatched(results, folder, curves),
         variance=Markup(to_html(variance_html_table(results))),
         evidence=Markup(to_html(evidence_table(results, cells))) if any(r.acted for r in cells) else "",
-        failures=Markup(to_html(failure_table(results))) if results.diverged or results.missing else "",
+        failures=Markup(to_html(failure_table(results)))
+        if results.diverged or results.missing or results.excluded
+        else "",
         provenance=Markup(to_html(provenance_table(results))),
         environment=environment_text(folder, results),
         answers=sample_answers(folder, results) if folder is not None else [],

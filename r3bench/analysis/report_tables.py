@@ -114,8 +114,9 @@ def evidence_table(results: Results, cells: Sequence[CellRow]) -> Table:
 
 
 def failure_table(results: Results) -> Table:
-    """Every run that diverged, and every one that something else ended."""
+    """Every run that diverged, every one that something else ended, and every one that someone has left out."""
     lost = [(r, "diverged") for r in results.diverged] + [(r, "missing") for r in results.missing]
+    lost += [(r, "excluded by hand") for r in results.excluded]
     body = [[Entry(r.run), Entry(what), Entry(str(r.seed)), Entry(r.reason or "-")] for r, what in lost]
     rule = {
         "base": "score as the untrained model (are left out where that was not measured)",

@@ -35,6 +35,7 @@ def design_text(results: Results, headline: str) -> list[str]:
     levels = "; ".join(f"{f}: {', '.join(v)}" for f, v in results.factors.items())
     text = [f"{many(len(results.cells), 'cell')} ({plain(levels, 500) or 'no factor'}), "
             f"{f'{len(trained)} of {results.planned} planned runs' if results.planned else many(len(trained), 'run')}, "
+            f"{f'{len(results.excluded)} excluded by hand, ' if results.excluded else ''}"
             f"{many(len({r.seed for r in trained}), 'seed')}"]  # fmt: skip
     for name, scores in results.benchmarks.items():
         asked = sorted({int(k) for k in np.unique(scores.samples) if k})

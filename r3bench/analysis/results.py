@@ -61,6 +61,7 @@ class Results:
     planned: int | None = None  # runs the grid asks for, base model left out
     notes: tuple[str, ...] = ()  # what a reader must know about the input
     metrics: Mapping[str, Sequence[Mapping[str, float]]] = field(default_factory=dict)  # run id -> training log
+    excluded: tuple[Run, ...] = ()  # runs that someone has left out; no part of `runs`, their reason is that person's
 
     @cached_property
     def cells(self) -> tuple[tuple[str, ...], ...]:

@@ -6,10 +6,11 @@ from typing import Any
 
 from r3bench.analysis.counts import task_scores
 from r3bench.analysis.declared import declared_from
-from r3bench.analysis.finished import BASE_MODEL, finished_runs, training_log
+from r3bench.analysis.finished import BASE_MODEL, Finished, finished_runs, training_log
 from r3bench.analysis.results import Results, Run, order_levels
 from r3bench.analysis.training_notes import correction_notes, pooled_notes
 from r3bench.errors import StateError
+from r3bench.exclusions import Exclusion, exclusions
 from r3bench.files import expect, read_json, read_jsonl
 from r3bench.records import STUDY_SCHEMA, RunRecord, read_study
 from r3bench.seals import unsealed
@@ -43,15 +44,20 @@ def load_study(folder: Path, *, metrics: bool = False) -> Results:
         raise StateError(f"{folder}: no such study folder")
     spec = read_study(folder / "study.json") if (folder / "study.json").exists() else {}
     finished = finished_runs(folder, {c["run_id"]: c for c in spec.get("cells", ())})
-    paths, records = finished.paths, finished.records
+    left_out = exclusions(folder) if spec else {}
+    excluded = _excluded(spec, finished, left_out)
+    paths = [p for p, r in zip(finished.paths, finished.records, strict=True) if r.run_id not in left_out]
+    records = [record for record in finished.records if record.run_id not in left_out]
+    if finished.paths and not paths:
+        raise StateError(f"{folder}: every finished run is excluded (r3bench exclude {folder} lists them)")
     if not paths:
         raise StateError(
             f"{folder}: no finished run (no run.json); start them with r3bench ablate, see r3bench status"
             + "".join(f"; {note}" for note in finished.notes)
         )
     planned = [c for c in spec.get("cells", ()) if c["factors"] != BASE_MODEL]
-    lost, notes = _unfinished(folder, planned, {r.run_id for r in records} | finished.refused.keys())
-    notes += finished.notes
+    lost, notes = _unfinished(folder, planned, {r.run_id for r in records} | finished.refused.keys() | left_out.keys())
+    notes += [*finished.notes, *(_excluded_note(run, exclusion) for run, exclusion in excluded)]
     if spec.get("schema", STUDY_SCHEMA) < STUDY_SCHEMA:
         notes.append(f"{folder / 'study.json'}: written by an older version of r3bench, without a checksum")
     if spec.get("duplicates"):
@@ -97,7 +103,34 @@ def load_study(folder: Path, *, metrics: bool = False) -> Results:
         planned=len(planned) or None,
         notes=tuple(note.replace(f"{folder}/", "") for note in notes),  # the same wherever the study is
         metrics=logs,
+        excluded=tuple(run for run, _ in excluded),
     )
+
+
+def _excluded(
+    spec: Mapping[str, Any], finished: Finished, left_out: Mapping[str, Exclusion]
+) -> list[tuple[Run, Exclusion]]:
+    """The runs of the study that someone has left out, with what is known of them."""
+    records = {record.run_id: record for record in finished.records}
+    cells = {c["run_id"]: c for c in spec.get("cells", ())}
+    found = []
+    for name in left_out.keys() & cells.keys():
+        cell, record = cells[name], records.get(name)
+        base = cell["factors"] == BASE_MODEL
+        levels = {} if base else {f: str(v) for f, v in cell["factors"].items()}
+        outcome = record.train.outcome if record is not None else "failed"
+        run = Run(name, int(cell["seed"]), levels, base, outcome, left_out[name].reason, record)
+        found.append((run, left_out[name]))
+    return sorted(found, key=lambda pair: pair[0].run)
+
+
+def _excluded_note(run: Run, exclusion: Exclusion) -> str:
+    """With the scores that were recorded for it: who leaves out a run that lost is to be seen doing so."""
+    note = exclusion.note()
+    if run.record is None:
+        return f"{note} (it has no record)"
+    scores = [f"{task} {100 * v:.1f}" for task, s in run.record.eval.items() for k, v in s.items() if k[:4] == "avg@"]
+    return f"{note} ({'; '.join([run.outcome, *scores])})"
 
 
 def run_folder(study: Path, run: str) -> Path:

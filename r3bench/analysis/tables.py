@@ -112,7 +112,7 @@ def cell_table(results: Results, benchmark: str, rows: Sequence[CellRow]) -> Tab
             ]
         )
     keep = [i for i, c in enumerate(columns) if i < 3 or any(r[i].text not in ("-", "") for r in body)]
-    if not any(r.diverged or r.missing for r in rows):
+    if not any(r.diverged or r.missing or r.excluded for r in rows):
         keep = [i for i in keep if columns[i].name != "outcome"]
     title = f"{results.name}: macro average" if benchmark == MACRO else f"{results.name}: {benchmark}"
     return Table(
@@ -143,7 +143,8 @@ def acted_text(row: CellRow) -> str:
 def outcome_text(row: CellRow) -> str:
     """'3 finished', or what went wrong."""
     done = len(row.runs) - row.diverged
-    parts = [(done, "finished"), (row.diverged, "diverged"), (len(row.missing), "missing")]
+    parts = [(done, "finished"), (row.diverged, "diverged"), (len(row.missing), "missing"),
+             (len(row.excluded), "excluded")]  # fmt: skip
     return ", ".join(f"{n} {what}" for n, what in parts if n)
 
 
@@ -328,6 +329,7 @@ def cell_frame(rows: Sequence[CellRow]) -> Table:
         joined = {
             "summary": figures,
             "runs": " ".join(record["runs"]),
+            "excluded": " ".join(record["excluded"]),
             "seeds": " ".join(map(str, record["seeds"])),
             "acted": acted,
         }

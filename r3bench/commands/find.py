@@ -18,7 +18,7 @@ def list_(
     entries = {key: catalog.entries(key) for key in ([kind] if kind else catalog.KINDS)}
     if as_json:
         print_json({k: [{"name": e.name, "path": str(e.path), "shipped": e.shipped, "about": e.about} for e in found]
-                    for k, found in entries.items()})  # fmt: skip
+                    for k, found in entries.items()}, "list")  # fmt: skip
         return
     for position, (title, found) in enumerate(entries.items()):
         if kind is None:
@@ -98,7 +98,7 @@ def validate(
         found["grid"] = plain(study.grid) | {"runs": [cell.run_id for cell in study.cells]}
         lines["grid"] = f"{kinds['grids']}: {len(study.cells)} runs, {len(study.duplicates)} left out as duplicates"
     if as_json:
-        print_json(found | {"warnings": advice})
+        print_json(found | {"warnings": advice}, "validate")
     else:
         print_pairs(lines)
         warn(advice)
@@ -118,7 +118,7 @@ def env(as_json: Json = False) -> None:
     found["problems"] = installation.problems(found)
     found["diff"] = f"{len(found['diff'].splitlines())} lines"  # the text itself may hold what is nobody's business
     if as_json:
-        print_json(found)
+        print_json(found, "env")
     else:
         versions = {name: version for name, version in found.pop("packages").items() if version}
         extras = {

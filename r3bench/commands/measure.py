@@ -75,7 +75,7 @@ def eval_(
     if directory is not None:
         _update_record(directory, found)
     if as_json:
-        print_json(found)
+        print_json(found, "eval")
     else:
         print_columns([task, *map(str, _figures(summary))] for task, summary in found.items())
         typer.echo(folder)
@@ -122,7 +122,7 @@ def _along(
         if not as_json:
             print_columns([paths.root.name, str(step), task, *_figures(s)] for task, s in summaries.items())
     if as_json:
-        print_json(found)
+        print_json(found, "eval-checkpoints")
 
 
 def _check(directory: Path) -> None:

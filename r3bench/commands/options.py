@@ -42,6 +42,8 @@ Fixed = Annotated[
     Path | None,
     typer.Option("--declared", metavar="YAML", help="What was fixed beforehand: primary, macro, margin, levels, ..."),
 ]
+# What --json prints: name -> version, which grows when a key goes or changes its meaning. docs/json.md has the keys.
+SCHEMAS = dict.fromkeys(("ablate", "agreement", "analyze", "answers", "compare", "compare-studies", "copy", "env", "eval", "eval-checkpoints", "exclude", "explain", "export", "import", "list", "merge", "plan", "plan-recipe", "push", "quickstart", "regrade", "report", "serve", "status", "studies", "tables", "trace", "train", "validate", "verify"), 1)  # fmt: skip
 KINDS = ("recipes", "grids", "components", "tasks")  # what can be named; catalog.KINDS has the folders
 
 
@@ -158,9 +160,10 @@ def printable(text: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
-def print_json(value: Any) -> None:
-    """One JSON document on stdout."""
-    typer.echo(json.dumps(value, indent=2, sort_keys=True, allow_nan=False))
+def print_json(value: Mapping[str, Any], schema: str) -> None:
+    """One JSON document on stdout, with the name and version of its schema (`SCHEMAS`, docs/json.md)."""
+    document = {**value, "schema": f"r3bench.{schema}/{SCHEMAS[schema]}"}
+    typer.echo(json.dumps(document, indent=2, sort_keys=True, allow_nan=False))
 
 
 def print_columns(rows: Iterable[Sequence[str]]) -> None:

@@ -75,7 +75,7 @@ def analyze(
 
     results = load_any(file, *told(declared, factors, ignore, rename, reference))
     if as_json:
-        print_json(analysis(results))
+        print_json(analysis(results), "analyze")
         return
     from r3bench.analysis.tables import render_tables
 
@@ -129,7 +129,7 @@ def trace(
 
     folder = study_folder(study, runs)
     if as_json:
-        print_json(provenance.trace(folder, cell))
+        print_json(provenance.trace(folder, cell), "trace")
     else:
         typer.echo(provenance.trace_text(folder, cell), nl=False)
 

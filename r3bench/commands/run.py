@@ -58,7 +58,7 @@ def train(
     if record is None or not lead():  # the first rank's node shows the result
         return
     if as_json:
-        print_json(dataclasses.asdict(record))
+        print_json(dataclasses.asdict(record), "train")
     else:
         for task, summary in record.eval.items():
             figures = ", ".join(f"{key} {value:.3f}" for key, value in summary.items() if "@" in key)

@@ -57,7 +57,7 @@ def serve(
     try:
         with Server(serving, log, progress(quiet)) as server:
             if as_json:
-                print_json({"url": f"{server.url}/v1", "model": name, "pid": server.pid, "log": str(log)})
+                print_json({"url": f"{server.url}/v1", "model": name, "pid": server.pid, "log": str(log)}, "serve")
             else:
                 typer.echo(f"{server.url}/v1")
             server.wait()

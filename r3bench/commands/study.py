@@ -60,7 +60,8 @@ def ablate(
                 "failed": {key: dataclasses.asdict(failure) for key, failure in report.failed.items()},
                 "left": report.left,
                 "reason": report.reason,
-            }
+            },
+            "ablate",
         )
     else:
         typer.echo(report.study)
@@ -115,7 +116,7 @@ def plan(
             tokens_per_second=tokens_per_second,
         )
         if as_json:
-            print_json(data | {"warnings": advice})
+            print_json(data | {"warnings": advice}, "plan-recipe")
         else:
             typer.echo(text)
             warn(advice)
@@ -146,7 +147,7 @@ def plan(
     advice = cell_warnings(enumerate_cells(loaded)[0], loaded.executor.gpus)
     if as_json:
         data = plan_data(found)
-        print_json(data | {"warnings": [*data["warnings"], *advice]})
+        print_json(data | {"warnings": [*data["warnings"], *advice]}, "plan")
     else:
         typer.echo(plan_text(found))
         warn(advice)
@@ -192,7 +193,7 @@ def status(
     if study is None:
         found = [look.status(runs / name) for name in look.studies(runs)]
         if as_json:
-            print_json([look.status_data(one) for one in found])
+            print_json({"studies": [look.status_data(one) for one in found]}, "studies")
         else:
             print_columns(
                 (one.study, ", ".join(f"{count} {state}" for state, count in one.counts.items()), one.dispatcher or "-")
@@ -201,7 +202,7 @@ def status(
         return
     folder = study_folder(study, runs)
     if as_json:
-        print_json(look.status_data(look.status(folder)))
+        print_json(look.status_data(look.status(folder)), "status")
     elif watch:
         look.watch(folder)
     else:

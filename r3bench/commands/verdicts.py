@@ -93,7 +93,7 @@ def grade(
 
         found = agreement(folder, chosen)
         if as_json:
-            print_json(found)
+            print_json(found, "agreement")
         else:
             print_columns(
                 (task, f"{r['agreement']:.1%} agree with equal spelling; {len(r['differ'])} of {r['answers']} differ")
@@ -109,7 +109,7 @@ def _explain_rows(target: str, name: str | None, boxed: bool, as_json: bool) -> 
         raise ConfigError("--explain: expected a file and the id of a row in it")
     found = explain_file(Path(target), name, require_boxed=boxed)
     if as_json:
-        print_json(found)
+        print_json({"answers": found}, "explain")
         return
     for row in found:
         _print_explained(str(row["id"]), row, (*EXPLAINED, "response"), LONG)
@@ -149,7 +149,7 @@ def _explain(folder: Path, question: str | None, tasks: tuple[str, ...] | None, 
         raise ConfigError("--explain: expected a question's id after the run")
     found = [row for task in tasks or (None,) for row in explain(folder, question, task=task)]
     if as_json:
-        print_json(found)
+        print_json({"answers": found}, "explain")
         return
     for row in found:
         name = f"{row['task']} {row['question']} repeat {row['repeat']}"
@@ -171,7 +171,7 @@ def _regrade(
         require_boxed = asked.get("require_boxed", True) is not False
     found = regrade(folder, grader=grader, require_boxed=require_boxed, tasks=tasks)  # type: ignore[arg-type]
     if as_json:
-        print_json(found)
+        print_json(found, "regrade")
     else:
         print_columns(
             (task, r["grader"], f"{r['answers']} answers, {r['to_right']} now right, {r['to_wrong']} now wrong")
@@ -214,7 +214,7 @@ def compare(
         confidence = fixed.confidence if fixed is not None else 0.95
         rows = compare_runs(answers_folder(a, runs), answers_folder(b, runs), chosen, confidence)
     if as_json:
-        print_json(rows)
+        print_json({"tasks": rows}, "compare")
         return
     head = ("task", "questions", "a", "b", "a - b", f"{100 * confidence:g} % interval", "p", "better/worse/equal")
     print_columns([head, *((

@@ -41,7 +41,7 @@ def verify(
 
     found = check(_path(target, runs), grade=sample, say=say)
     if as_json:
-        print_json(found.data())
+        print_json(found.data(), "verify")
     else:
         for line in found.lines():
             typer.echo(printable(line))

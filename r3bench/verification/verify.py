@@ -7,6 +7,7 @@ from typing import Any
 
 from r3bench.analysis.finished import BASE_MODEL
 from r3bench.errors import R3BenchError, StateError
+from r3bench.exclusions import FILE, exclusions
 from r3bench.records import STUDY_SCHEMA, RunPaths, read_study
 from r3bench.sweep.ablate import open_study
 from r3bench.sweep.archive import manifest_faults, unpacked
@@ -103,6 +104,7 @@ def _check_study(study: Path, found: Findings, grade: int | None, say: Callable[
     runs = {path.parent.name: RunPaths(path.parent) for path in sorted(study.glob("*/run.json"))}
     for name in cells.keys() - runs.keys():
         found.note(f"{name}: not finished (no run.json)")
+    _check_exclusions(study, cells, found)
     golds: Golds = {}
     with Regrader(grade, found, say) as regrader:
         for name, paths in runs.items():
@@ -113,6 +115,23 @@ def _check_study(study: Path, found: Findings, grade: int | None, say: Callable[
         found.note("verdicts were not given anew")
     if spec and tables:
         check_tables(study, found)
+
+
+def _check_exclusions(study: Path, cells: Mapping[str, Mapping[str, Any]], found: Findings) -> None:
+    """Runs that someone has left out of the tables are told; they are looked at like the others."""
+    if not (study / FILE).exists():
+        return
+    try:
+        left_out = exclusions(study)
+    except StateError as error:
+        found.fault("study", study / FILE, str(error).removeprefix(f"{study / FILE}: "))
+        return
+    for run, exclusion in left_out.items():
+        found.looked("study")
+        if cells and run not in cells:
+            found.fault("study", study / FILE, f"excludes {run}, which is no run of this study")
+        else:
+            found.note(exclusion.note())
 
 
 def _check_run(

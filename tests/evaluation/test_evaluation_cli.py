@@ -30,9 +30,9 @@ def test_a_model_folder_is_measured_graded_explained_and_compared(call, model_pa
     assert json.loads(call(*arguments, "--json").stdout)["embedded"] == first
     regraded = json.loads(call("grade", out, "--regrade", "--grader", "exact", "--json").stdout)["embedded"]
     assert regraded["answers"] == 24 and regraded["grader"].split("/")[1] == "exact"
-    cases = json.loads(call("grade", out, "embedded-9-test-0000", "--explain", "--json").stdout)
+    cases = json.loads(call("grade", out, "embedded-9-test-0000", "--explain", "--json").stdout)["answers"]
     assert [case["repeat"] for case in cases] == [0, 1]
-    (row,) = json.loads(call("compare", out, out, "--json").stdout)
+    (row,) = json.loads(call("compare", out, out, "--json").stdout)["tasks"]
     assert (row["difference"], row["p"], row["equal"]) == (0.0, 1.0, 12)
 
 

@@ -50,7 +50,7 @@ def test_explain_shows_the_rule_for_a_row_of_a_file(tmp_path):
     assert done.exit_code == 0, done.output
     assert "a: wrong" in done.output and "boxed: unit: another unit" in done.output
     assert next(rule.says for rule in RULES if rule.name == "unit") in done.output
-    (row,) = json.loads(CliRunner().invoke(app, ["grade", path, "7", "--explain", "--json"]).output)
+    (row,) = json.loads(CliRunner().invoke(app, ["grade", path, "7", "--explain", "--json"]).output)["answers"]
     assert row["reason"].startswith("boxed: length: ") and len(row["extracted"]) < 3000
 
 

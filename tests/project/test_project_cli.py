@@ -97,8 +97,9 @@ def test_the_page_names_every_command_and_option_and_no_other() -> None:
 
 
 def test_list_knows_its_kinds(r3bench: Callable[..., Result]) -> None:
-    assert set(json.loads(r3bench("list", "--json").stdout)) == {"recipes", "grids", "components", "tasks"}
-    assert set(json.loads(r3bench("list", "tasks", "--json").stdout)) == {"tasks"}
+    kinds = {"recipes", "grids", "components", "tasks"}
+    assert set(json.loads(r3bench("list", "--json").stdout)) == {*kinds, "schema"}
+    assert set(json.loads(r3bench("list", "tasks", "--json").stdout)) == {"tasks", "schema"}
     assert r3bench("list", "task").stderr == "r3bench: 'task': unknown kind; did you mean 'tasks'?\n"
 
 

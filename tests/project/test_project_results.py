@@ -82,7 +82,8 @@ def test_status_tells_where_a_study_stands(r3bench: Callable[..., Result], study
     assert run_id(study, "base-s0") in states
     assert "to do" in r3bench("status", "demo").stdout
     assert r3bench("status").stdout.split()[0] == "demo"
-    assert json.loads(r3bench("status", "--json").stdout) == [found]
+    assert found.pop("schema") == "r3bench.status/1"
+    assert json.loads(r3bench("status", "--json").stdout)["studies"] == [found]
     assert r3bench("status", "dmo").exit_code == 3
 
 
@@ -133,11 +134,11 @@ def test_analyze_reads_a_long_table(r3bench: Callable[..., Result], folder: Path
 
 def test_compare_two_runs(r3bench: Callable[..., Result], study: Path) -> None:
     a, b = run_id(study, "replay-s0"), run_id(study, "base-s0")
-    (row,) = json.loads(r3bench("compare", a, b, "--json").stdout)
+    (row,) = json.loads(r3bench("compare", a, b, "--json").stdout)["tasks"]
     assert (row["task"], row["questions"]) == ("embedded", 20)
     assert row["difference"] > 0.2
     assert row["p"] < 0.05
-    (same,) = json.loads(r3bench("compare", a, a, "--json").stdout)
+    (same,) = json.loads(r3bench("compare", a, a, "--json").stdout)["tasks"]
     assert (same["difference"], same["p"]) == (0, 1)
     assert f"{row['difference']:+.3f}" in r3bench("compare", a, b).stdout
     assert "embeded" in r3bench("compare", a, b, "--tasks", "embeded").stderr
@@ -169,7 +170,7 @@ def test_hostile_answers_do_not_reach_the_terminal(r3bench: Callable[..., Result
 
 def test_grade_explains_one_case_and_regrades_a_run(r3bench: Callable[..., Result], study: Path) -> None:
     run = run_id(study, "base-s0")
-    cases = json.loads(r3bench("grade", "--explain", run, "q0003", "--json").stdout)
+    cases = json.loads(r3bench("grade", "--explain", run, "q0003", "--json").stdout)["answers"]
     assert [case["repeat"] for case in cases] == [0, 1, 2, 3]
     assert all(case["exact"] for case in cases)
     assert "response: " in r3bench("grade", "--explain", run, "q0003").stdout

@@ -29,12 +29,13 @@ def test_train_then_measure_more(r3bench: Callable[..., Result], folder: Path) -
     assert record["train"]["generated_tokens"] > 0
     assert record["eval"]["embedded"]["samples"] == 2
     written = json.loads((run / "run.json").read_text())
-    assert written.pop("digest") and record == written  # the file's own digest is of the file alone
+    assert record.pop("schema") == "r3bench.train/1"
+    assert written.pop("digest") and written.pop("schema") and record == written  # both are of the file alone
     for name in ("config.json", "environment.json", "metrics.jsonl", "model/model.safetensors", "eval/embedded"):
         assert (run / name).exists(), name
 
     again = r3bench("train", "quickstart", *SHORT, "eval.samples=2", "--json")
-    assert json.loads(again.stdout) == record, "a finished run was run again"
+    assert json.loads(again.stdout) == record | {"schema": "r3bench.train/1"}, "a finished run was run again"
 
     answers = {path.name: path.read_bytes() for path in (run / "eval" / "embedded").iterdir()}
     more = r3bench("eval", record["run_id"], "--samples", "4", "--json")

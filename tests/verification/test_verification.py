@@ -335,3 +335,23 @@ def test_what_cannot_be_verified_is_one_line(r3bench: Run, folder: Path) -> None
         result = r3bench("verify", target)
         assert (result.exit_code, result.stderr.count("\n")) == (code, 1), result.stderr
     assert r3bench("verify", "text", "--sample", "-1").exit_code == 2
+
+
+def test_an_excluded_run_is_told_and_travels(study: Path, r3bench: Callable[..., Result], folder: Path) -> None:
+    run = next(path.parent.name for path in sorted(study.glob("replay*/run.json")))
+    assert r3bench("exclude", run, "--reason", "a power cut").exit_code == 0
+    before = r3bench("verify", "honest")
+    assert before.exit_code == 3, "its tables are of before the exclusion"
+    assert "tables.md: line" in before.stdout
+    assert r3bench("tables", "honest").exit_code == 0
+    after = r3bench("verify", "honest")
+    assert after.exit_code == 0, after.stdout
+    assert f"note: {run}: left out, excluded by hand" in after.stdout
+    assert r3bench("export", "honest", "x.tar.gz").exit_code == 0
+    assert "a power cut" in r3bench("verify", "x.tar.gz").stdout
+    assert r3bench("import", "x.tar.gz", "--study", "theirs").exit_code == 0
+    assert "a power cut" in r3bench("tables", "theirs").stdout
+    text = (study / "exclusions.jsonl").read_text()
+    (study / "exclusions.jsonl").write_text(text.replace("power", "tower"))
+    assert "line 1 is torn or damaged" in r3bench("verify", "honest").stdout
+    assert r3bench("tables", "honest").exit_code == 3
