@@ -73,6 +73,7 @@ def render_report(results: Results, folder: Path | None) -> tuple[str, list[plot
     curves = cell_curves(results)
     pictures = [p for p in pictures_of(results, top, cells, headline) if p is not None]
     tables = study_tables(results, rows, found, notes)
+    lost = results.diverged or results.missing or results.excluded
     page = Environment(
         loader=PackageLoader("r3bench.analysis"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
     ).get_template("report.html")
@@ -88,9 +89,7 @@ def render_report(results: Results, folder: Path | None) -> tuple[str, list[plot
         unmatched=_unmatched(results, folder, curves),
         variance=Markup(to_html(variance_html_table(results))),
         evidence=Markup(to_html(evidence_table(results, cells))) if any(r.acted for r in cells) else "",
-        failures=Markup(to_html(failure_table(results)))
-        if results.diverged or results.missing or results.excluded
-        else "",
+        failures=Markup(to_html(failure_table(results))) if lost else "",
         provenance=Markup(to_html(provenance_table(results))),
         environment=environment_text(folder, results),
         answers=sample_answers(folder, results) if folder is not None else [],

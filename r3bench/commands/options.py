@@ -43,7 +43,13 @@ Fixed = Annotated[
     typer.Option("--declared", metavar="YAML", help="What was fixed beforehand: primary, macro, margin, levels, ..."),
 ]
 # What --json prints: name -> version, which grows when a key goes or changes its meaning. docs/json.md has the keys.
-SCHEMAS = dict.fromkeys(("ablate", "agreement", "analyze", "answers", "compare", "compare-studies", "copy", "env", "eval", "eval-checkpoints", "exclude", "explain", "export", "import", "list", "merge", "plan", "plan-recipe", "push", "quickstart", "regrade", "report", "serve", "status", "studies", "tables", "trace", "train", "validate", "verify"), 1)  # fmt: skip
+SCHEMAS = {
+    "ablate": 1, "agreement": 1, "analyze": 1, "answers": 1, "compare": 1, "compare-studies": 1, "copy": 1,
+    "env": 1, "eval": 1, "eval-checkpoints": 1, "exclude": 1, "explain": 1, "export": 1, "import": 1,
+    "list": 1, "merge": 1, "plan": 1, "plan-recipe": 1, "push": 1, "quickstart": 1, "regrade": 1,
+    "report": 1, "serve": 1, "status": 1, "studies": 1, "tables": 1, "trace": 1, "train": 1, "validate": 1,
+    "verify": 1,
+}  # fmt: skip
 KINDS = ("recipes", "grids", "components", "tasks")  # what can be named; catalog.KINDS has the folders
 
 
