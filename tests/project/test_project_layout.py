@@ -12,8 +12,8 @@ PACKAGES = {"r3bench": ROOT / "r3bench", "r3bench.components": ROOT / "component
 
 # area -> what of r3bench it may import; `None`: anything. An area is a package below r3bench or a module beside them.
 BASE = {
-    "devices", "errors", "exclusions", "files", "installation", "lock", "measured", "out_of_memory", "record_types", "records",
-    "seals", "secrets", "streams",
+    "devices", "errors", "exclusions", "files", "installation", "lock", "measured", "out_of_memory", "record_types",
+    "records", "seals", "secrets", "streams",
 }  # fmt: skip
 ALLOWED: dict[str, set[str] | None] = {
     "errors": set(),
