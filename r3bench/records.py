@@ -28,6 +28,7 @@ from r3bench.seals import SEAL, Files, digests, sealed, unsealed
 SCHEMA = 2  # of run.json; 1 had no digests
 STUDY_SCHEMA = 2  # of study.json; 1 had no digest
 UNSEALED = 1  # the last schema without digests, which is still read: damage to such files goes unseen
+ASKED = ".asked.json"  # in a folder of answers while it is written: task -> answers asked for; for `r3bench status`
 CARD = "README.md"  # the one file of a model that is written anew after training
 Outcome = Literal["finished", "diverged", "failed"]
 

@@ -183,32 +183,52 @@ def status(
     study: Annotated[
         str | None, typer.Argument(metavar="[STUDY]", help="A study's folder or name; default: all below --runs.")
     ] = None,
-    watch: Annotated[bool, typer.Option("--watch", "-w", help="Keep showing until every run is finished.")] = False,
+    watch: Annotated[
+        bool, typer.Option("--watch", "-w", help="Keep showing until the study is over; waits for it to be started.")
+    ] = False,
+    errors: Annotated[bool, typer.Option("--errors", help="Failures in full.")] = False,
     runs: Runs = RUNS,
     as_json: Json = False,
 ) -> None:
-    """Where a study stands: every run with its state, step, rate, time left, accuracy, last failure."""
+    """Where a study stands: every run with its state or phase, progress, time left, accuracy, last failure."""
+    from r3bench.errors import ConfigError
     from r3bench.sweep import status as look
+    from r3bench.sweep.status_text import duration, status_lines
+    from r3bench.sweep.status_text import watch as keep_showing
 
+    if as_json and watch:
+        raise ConfigError("--watch and --json: expected one of them")
     if study is None:
+        if watch:
+            raise ConfigError("--watch: expected the name of a study")
         found = [look.status(runs / name) for name in look.studies(runs)]
         if as_json:
             print_json({"studies": [look.status_data(one) for one in found]}, "studies")
-        else:
-            print_columns(
-                (one.study, ", ".join(f"{count} {state}" for state, count in one.counts.items()), one.dispatcher or "-")
-                for one in found
-            )
+            return
+        print_columns(
+            (one.study, ", ".join(f"{count} {state}" for state, count in one.counts.items()),
+             f"about {duration(one.left)} left" if one.left else "-", one.dispatcher or "no dispatcher")
+            for one in found
+        )  # fmt: skip
+        if not found:
+            typer.echo(f"no studies below {runs}; r3bench ablate GRID starts one")
+        return
+    known = [path for path in (Path(study), runs / study) if (path / "study.json").is_file()]
+    if watch and not known and Path(study).name == study:
+        keep_showing(runs / study, errors=errors)
         return
     folder = study_folder(study, runs)
     if as_json:
         print_json(look.status_data(look.status(folder)), "status")
     elif watch:
-        look.watch(folder)
+        keep_showing(folder, errors=errors)
     else:
-        from rich.console import Console
+        import shutil
+        import sys
 
-        Console(soft_wrap=False).print(look.status_table(look.status(folder)))
+        width = shutil.get_terminal_size((100, 24)).columns
+        for line in status_lines(look.status(folder), width, errors=errors, colour=sys.stdout.isatty()):
+            typer.echo(line)
 
 
 def _ablate(grid: str, runs: Path, study: str | None, quiet: bool, storage: str | None = None) -> "Report":

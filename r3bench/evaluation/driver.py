@@ -17,8 +17,10 @@ from r3bench.evaluation.settings import KEY, deciding, settings
 from r3bench.evaluation.summary import summarise
 from r3bench.evaluation.tasks import check_tasks, load_task, quiet_loggers
 from r3bench.evaluation.tied import trained_weights
+from r3bench.files import write_json
 from r3bench.grading import Grader
 from r3bench.lock import exclusive
+from r3bench.records import ASKED
 
 
 def evaluate(
@@ -66,6 +68,14 @@ def evaluate(
             leftover.unlink()
         backend = open_backend(model, section, gpus, tensor_parallel)
         asked = {KEY: settings(section, default_max_tokens), "backend": backend.name}
+        counts: dict[str, int] = {}
+
+        def begun(task: str, answers: int) -> None:
+            """For `r3bench status`: how much a task asks for."""
+            if counts.get(task) != answers:
+                counts[task] = answers
+                write_json(out / ASKED, counts)
+
         try:
             return {
                 name: asked
@@ -77,15 +87,25 @@ def evaluate(
                     sampling=sampling,
                     folder=out / name,
                     quiet=quiet,
+                    begun=begun,
                 )
                 for name in section.tasks
             }
         finally:
             backend.close()
+            (out / ASKED).unlink(missing_ok=True)
 
 
 def _evaluate_task(
-    name: str, *, model: object, backend: Backend, section: EvalSection, sampling: Sampling, folder: Path, quiet: bool
+    name: str,
+    *,
+    model: object,
+    backend: Backend,
+    section: EvalSection,
+    sampling: Sampling,
+    folder: Path,
+    quiet: bool,
+    begun: Callable[[str, int], None],
 ) -> dict[str, Any]:
     import lm_eval
 
@@ -116,6 +136,11 @@ def _evaluate_task(
         **backend.details,
     }
     with using(Grader(require_boxed=section.require_boxed)) as grader, progress_bar(name, quiet) as progress:
+
+        def told(done: int, total: int) -> None:
+            begun(name, total)
+            progress(done, total)
+
         for path in _graded_otherwise(folder, settings, grader.name):
             regrade_shard(path, grader)
         lm = StoredLM(
@@ -125,7 +150,7 @@ def _evaluate_task(
             seed=section.seed,
             settings=settings,
             grader=grader,
-            progress=progress,
+            progress=told,
         )
         lm_eval.evaluate(
             lm=lm,

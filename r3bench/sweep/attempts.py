@@ -57,7 +57,7 @@ def classify(error: BaseException) -> Failure:
     message = (said.strip().splitlines() or [""])[0]
     message = f"{type(error).__name__}: {message}" if message else type(error).__name__
     detail = "".join(traceback.format_exception(error))
-    return Failure(_kind(error), masked(message[:500]), masked(detail[-20_000:]))
+    return Failure(_kind(error), masked(message[:2000]), masked(detail[-20_000:]))
 
 
 # of an exchange between ranks (gloo, NCCL) when the other process is gone
@@ -97,7 +97,9 @@ def attempts_file(directory: Path) -> Path:
 @contextlib.contextmanager
 def attempt(directory: Path, halvings: int) -> Iterator[None]:
     """Note the start and, if it comes to that, the failure of an attempt. The exception goes on."""
-    note(directory, "start", pid=os.getpid(), host=socket.gethostname(), halvings=halvings)
+    devices = os.environ.get("CUDA_VISIBLE_DEVICES")
+    given = {"devices": devices} if devices else {}
+    note(directory, "start", pid=os.getpid(), host=socket.gethostname(), halvings=halvings, **given)
     finished = False
     try:
         yield

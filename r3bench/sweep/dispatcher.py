@@ -24,6 +24,7 @@ from r3bench.sweep.cells import Cell
 from r3bench.sweep.disk import free_gb, prune
 from r3bench.sweep.progress import newest_change, saved
 from r3bench.sweep.signals import DRAIN_GRACE, end, handling
+from r3bench.sweep.status_text import duration
 from r3bench.sweep.study import Study
 from r3bench.sweep.worker import job, run_job
 
@@ -67,6 +68,7 @@ class _Running:
     failures: int = 0  # noted in the run directory at submission
     saved: tuple[int, ...] = ()  # what was safe at submission
     stopped: str | None = None  # why we ended it: 'timeout' or 'drain'
+    begun: float = field(default_factory=time.monotonic)  # when it was handed over
 
 
 class Dispatcher:
@@ -103,6 +105,7 @@ class Dispatcher:
         self.elsewhere: list[Cell] = []
         self.running: dict[Future[dict[str, Any]], _Running] = {}
         self.signals = 0
+        self.lengths: list[float] = []  # seconds that runs took here, and that those finished before were trained
 
     def dispatch(self) -> Report:
         """Run what is left of the study; returns when nothing is running any more.
@@ -152,6 +155,8 @@ class Dispatcher:
         state, record = self.study.state(cell)
         if state == "finished":
             assert record is not None
+            if record.train.train_seconds and record.train.outcome == "finished":
+                self.lengths.append(record.train.train_seconds)
             self._finish(cell, record, quiet=True)
         elif state == "elsewhere":
             self.say(f"{cell.run_id}: running in another process; waiting for it")
@@ -182,8 +187,20 @@ class Dispatcher:
                 )
                 return
             self.running[future] = before
+            self.say(f"started {cell.run_id} ({self._state()})")
             for watcher in self.watchers:
                 watcher.started(cell)
+
+    def _state(self) -> str:
+        """How far the study is, for a line: runs at work and to come, and about how long they take."""
+        todo = len(self.todo)
+        text = f"{len(self.running)} running, {todo} to come"
+        if not self.lengths:
+            return text
+        usual = sum(self.lengths) / len(self.lengths)
+        now = time.monotonic()
+        open_ = [max(0.0, usual - (now - run.begun)) for run in self.running.values()]
+        return f"{text}, about {duration(max([(sum(open_) + todo * usual) / max(1, len(open_)), *open_]))} left"
 
     def _stop_filling(self, reason: str) -> None:
         if self.report.reason is None:
@@ -199,7 +216,10 @@ class Dispatcher:
             run = self.running.pop(future)
             error = CancelledFailure() if future.cancelled() else future.exception()
             if error is None:
-                self._finish(run.cell, read_record(self.study.paths(run.cell)))
+                record = read_record(self.study.paths(run.cell))
+                if record.train.steps:  # not the untrained model, nor one that was only measured
+                    self.lengths.append(time.monotonic() - run.begun)
+                self._finish(run.cell, record)
             elif isinstance(error, Interrupted):  # raised in this process: the signal was for us
                 run.stopped, self.report.interrupted = "drain", True
                 self._failed(run, classify(error))

@@ -1,20 +1,26 @@
 """Where a study stands, read from its run directories alone: works beside a dispatcher, and after it."""
 
+import contextlib
 import os
-import time
+import re
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
 from r3bench.errors import StateError
+from r3bench.exclusions import exclusions
 from r3bench.files import expect, read_json, read_line
 from r3bench.lock import holder
-from r3bench.records import RunPaths, read_study
+from r3bench.records import ASKED, RunPaths, read_study
 from r3bench.seals import unsealed
 from r3bench.sweep.attempts import attempts_file
 
+Phase = Literal["starting", "training", "evaluating"]
 CellState = Literal["finished", "diverged", "running", "interrupted", "failed", "to do", "torn"]
+DONE = ("finished", "diverged")  # states of a run with a record
 TAIL_BYTES = 65_536  # read from the end of a log to find its last lines
+SHARD = re.compile(r"r(\d+)-(\d+)\.q(\d+)-(\d+)")  # a shard's name: repeats and questions in it
 
 
 @dataclass(frozen=True)
@@ -34,6 +40,13 @@ class CellStatus:
     accuracy: dict[str, float] | None = None  # task -> avg@k
     failure: str | None = None  # class and message of the last failure
     attempts: int = 0
+    phase: Phase | None = None  # of a running one
+    answers: int | None = None  # stored while evaluating, over all tasks
+    asked: int | None = None  # of how many, over the tasks begun so far
+    host: str | None = None  # where the last attempt ran
+    process: int | None = None  # its process there
+    devices: str | None = None  # the GPUs it was given
+    excluded: str | None = None  # why someone left it out of the analysis
 
 
 @dataclass(frozen=True)
@@ -43,6 +56,8 @@ class StudyStatus:
     study: str
     dispatcher: str | None  # who is running it
     cells: list[CellStatus]
+    left: float | None = None  # seconds until all is done, from how long finished runs took; None: can't be told
+    notes: tuple[str, ...] = ()  # what can't be read
 
     @property
     def counts(self) -> dict[str, int]:
@@ -68,7 +83,58 @@ def status(study: Path) -> StudyStatus:
     spec = read_study(file)
     held = holder(study / "study.lock")
     who = f"process {held['pid']} on {held['host']} since {held['since']}" if held else None
-    return StudyStatus(study.name, who if held else None, [_cell(study, cell) for cell in spec["cells"]])
+    notes: list[str] = []
+    try:
+        left_out = exclusions(study)
+    except StateError as error:
+        left_out = {}
+        notes.append(str(error))
+    found = [
+        _cell(study, cell, left_out[cell["run_id"]].reason if cell["run_id"] in left_out else None)
+        for cell in spec["cells"]
+    ]
+    return StudyStatus(study.name, who, found, _time_left(study, found) if who else None, tuple(notes))
+
+
+def _time_left(study: Path, cells: list[CellStatus]) -> float | None:
+    """Seconds until the last run is done: what is left at the mean length of finished runs, shared by those at work."""
+    lengths = [seconds for cell in cells if cell.state == "finished" and (seconds := _length(study, cell))]
+    running = [cell for cell in cells if cell.state == "running"]
+    paces = [c.seconds / c.step * c.steps for c in running if c.seconds and c.step and c.steps]
+    if not lengths and not paces:
+        return None
+    usual = sum(lengths) / len(lengths) if lengths else sum(paces) / len(paces)
+    open_ = [max(c.left or 0.0, usual - _since_start(study, c)) for c in running]
+    waiting = sum(c.state in ("to do", "interrupted", "torn") for c in cells)
+    if not open_ and not waiting:
+        return 0.0
+    return max([(sum(open_) + waiting * usual) / max(1, len(open_)), *open_])
+
+
+def _length(study: Path, cell: CellStatus) -> float | None:
+    """Seconds that a finished run took, evaluation included, from the start of its last attempt; None: untrained."""
+    if not cell.step:
+        return None
+    paths = RunPaths(study / cell.run_id)
+    try:
+        ended = datetime.fromisoformat(read_json(paths.record)["ended"])
+    except (StateError, KeyError, TypeError, ValueError):
+        return cell.seconds
+    started = _started(paths)
+    return max(cell.seconds or 0.0, (ended - started).total_seconds() if started else 0.0) or None
+
+
+def _since_start(study: Path, cell: CellStatus) -> float:
+    started = _started(RunPaths(study / cell.run_id))
+    return max(0.0, (datetime.now(UTC) - started).total_seconds()) if started else 0.0
+
+
+def _started(paths: RunPaths) -> datetime | None:
+    starts = [event for event in _last_lines(attempts_file(paths.root)) if event.get("event") == "start"]
+    try:
+        return datetime.fromisoformat(starts[-1]["time"]) if starts else None
+    except (KeyError, TypeError, ValueError):
+        return None
 
 
 def status_data(found: StudyStatus) -> dict[str, Any]:
@@ -81,13 +147,13 @@ def studies(runs: Path) -> list[str]:
     return sorted(path.parent.name for path in runs.glob("*/study.json"))
 
 
-def _cell(study: Path, cell: dict[str, Any]) -> CellStatus:
+def _cell(study: Path, cell: dict[str, Any], excluded: str | None) -> CellStatus:
     paths = RunPaths(study / cell["run_id"])
-    about = {"run_id": cell["run_id"], "name": cell["name"], "seed": cell["seed"]}
+    about = {"run_id": cell["run_id"], "name": cell["name"], "seed": cell["seed"], "excluded": excluded}
     if paths.record.exists():
         return _recorded(paths, about)
     events = _last_lines(attempts_file(paths.root))
-    starts = sum(event.get("event") == "start" for event in events)
+    starts = [event for event in events if event.get("event") == "start"]
     failures = [event for event in events if event.get("event") == "failure"]
     failure = None
     if failures:
@@ -100,7 +166,46 @@ def _cell(study: Path, cell: dict[str, Any]) -> CellStatus:
         state = "running"
     elif events[-1].get("event") == "gave_up":
         state = "failed"
-    return CellStatus(**about, state=state, failure=failure, attempts=starts, **_progress(paths))
+    where = _where(starts[-1]) if starts else {}
+    found = _progress(paths) | (_phase(paths, cell) if state == "running" else {})
+    return CellStatus(**about, state=state, failure=failure, attempts=len(starts), **where, **found)
+
+
+def _where(start: dict[str, Any]) -> dict[str, Any]:
+    host, process, devices = (start.get(key) for key in ("host", "pid", "devices"))
+    return {
+        "host": host if isinstance(host, str) else None,
+        "process": process if isinstance(process, int) else None,
+        "devices": devices if isinstance(devices, str) else None,
+    }
+
+
+def _phase(paths: RunPaths, cell: dict[str, Any]) -> dict[str, Any]:
+    """What a running run is at, and how far its evaluation is."""
+    if not paths.train.exists() and cell["factors"] != {"base": "model"}:
+        return {"phase": "training" if paths.metrics.exists() else "starting"}
+    asked: dict[str, int] = {}
+    with contextlib.suppress(StateError):
+        told = read_json(paths.evaluation / ASKED)
+        asked = {k: v for k, v in told.items() if isinstance(v, int)} if isinstance(told, dict) else {}
+    if not asked:
+        return {"phase": "evaluating" if paths.train.exists() else "starting", "left": None}
+    stored = sum(min(_stored(paths.evaluation / task), count) for task, count in asked.items())
+    return {"phase": "evaluating", "answers": stored, "asked": sum(asked.values()), "left": None}
+
+
+def _stored(folder: Path) -> int:
+    """Answers of a task that are safe: those of shards, by their names, and of the journals of shards under way."""
+    count = 0
+    for path in folder.glob("*.parquet"):
+        named = SHARD.fullmatch(path.stem)
+        if named:
+            first, last, start, end = map(int, named.groups())
+            count += (last - first + 1) * (end - start + 1)
+    for path in folder.glob(".*.jsonl"):
+        with contextlib.suppress(OSError):  # it goes when its shard is written
+            count += max(0, path.read_bytes().count(b"\n") - 1)
+    return count
 
 
 def _recorded(paths: RunPaths, about: dict[str, Any]) -> CellStatus:
@@ -168,48 +273,3 @@ def _last_lines(path: Path) -> list[dict[str, Any]]:
         if record is not None:
             found.append(record)
     return found
-
-
-def status_table(found: StudyStatus) -> Any:
-    """A rich table."""
-    from rich.markup import escape
-    from rich.table import Table
-
-    total = len(found.cells)
-    done = sum(found.counts.get(state, 0) for state in ("finished", "diverged"))
-    who = f"dispatcher: {found.dispatcher}" if found.dispatcher else "no dispatcher is running"
-    table = Table(title=f"{found.study}: {done} of {total} runs finished; {who}", title_justify="left")
-    for name in ("run", "seed", "state", "step", "tokens", "tok/s", "time left", "accuracy", "last failure"):
-        table.add_column(name, justify="right" if name in ("seed", "step", "tokens", "tok/s", "time left") else "left")
-    for cell in found.cells:
-        table.add_row(
-            escape(cell.name),
-            str(cell.seed),
-            cell.state,
-            "" if cell.step is None else f"{cell.step}/{cell.steps}" if cell.steps else str(cell.step),
-            "" if cell.tokens is None else f"{cell.tokens:,.0f}",
-            "" if cell.rate is None else f"{cell.rate:,.0f}",
-            "" if cell.left is None or cell.state == "finished" else _duration(cell.left),
-            ", ".join(f"{task} {100 * value:.1f}" for task, value in (cell.accuracy or {}).items()),
-            escape((cell.failure or "")[:80]),
-        )
-    return table
-
-
-def _duration(seconds: float) -> str:
-    minutes, rest = divmod(int(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
-
-
-def watch(study: Path, every: float = 2.0) -> None:
-    """A live table until every run is finished or the user interrupts."""
-    from rich.live import Live
-
-    with Live(status_table(status(study)), refresh_per_second=4) as live:
-        while True:
-            found = status(study)
-            live.update(status_table(found))
-            if all(cell.state in ("finished", "diverged", "failed") for cell in found.cells):
-                return
-            time.sleep(every)
