@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from datasets import Dataset
 
-from r3bench.errors import ConfigError
+from r3bench.errors import ConfigError, StateError
 from r3bench.training import trl_adapter
 from r3bench.training.component import Component, Facts, Group, Mixture, PlannedGroup, Step, Summary
 from r3bench.training.correctness import CorrectnessRule
@@ -484,4 +484,10 @@ class Moments:
         self.history.load(shares)
         for component in self.components:
             if component.name in state["components"]:
-                component.load_state_dict(state["components"][component.name])
+                try:
+                    component.load_state_dict(state["components"][component.name])
+                except (KeyError, TypeError, ValueError, IndexError) as error:
+                    raise StateError(
+                        f"the checkpoint's state of component '{component.name}' doesn't fit it as it is now "
+                        f"({type(error).__name__}: {error}); go on with the code that wrote it, or start anew"
+                    ) from error

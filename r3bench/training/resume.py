@@ -4,6 +4,10 @@ transformers takes what it finds. Without optimizer files it trains on with a ne
 one process fails while the others wait for it.
 """
 
+import json
+import warnings
+from collections.abc import Mapping
+from dataclasses import MISSING, asdict, fields
 from pathlib import Path
 from typing import Any
 
@@ -94,3 +98,51 @@ def check_resumable(folder: Path, trainer: Any) -> None:
                 f"{folder}: holds weights without the optimizer's state (saved with save_only_model?); training can't "
                 "go on from it, only start anew with it as the model"
             )
+
+
+def settings_of(trainer: Any) -> dict[str, dict[str, Any]]:
+    """What the state in a checkpoint was made with: section -> key -> value, JSON-ready.
+
+    Every component's settings, what counts as right, the bounds of the history, and the rewards that stored totals sum.
+    """
+    sections: dict[str, dict[str, Any]] = {component.name: asdict(component.config) for component in trainer.components}
+    if sections:
+        filled = trainer.filled_columns
+        weights = zip(trainer.reward_func_names, trainer.reward_weights.tolist(), strict=True)
+        rewards = [[name, weight] for place, (name, weight) in enumerate(weights) if place not in filled]
+        sections |= {"correctness": asdict(trainer.rule), "history": asdict(trainer.history.bounds)}
+        sections["rewards"] = {"functions and weights": rewards}
+    found: dict[str, dict[str, Any]] = json.loads(json.dumps(sections, default=str))
+    return found
+
+
+def warn_of_changes(folder: Path, then: Mapping[str, Mapping[str, Any]] | None, trainer: Any) -> None:
+    """Warn of every setting with another value than when the checkpoint was written; other components aside.
+
+    Args:
+        folder: the checkpoint.
+        then: what `settings_of` found when it was written; None for an older one, of which nothing is known.
+        trainer: that goes on from it.
+    """
+    if then is None:
+        return
+    defaults = {component.name: _defaults(type(component.config)) for component in trainer.components}
+    changes = []
+    for section, values in settings_of(trainer).items():
+        for key, value in values.items() if section in then else ():
+            before = then[section].get(key, defaults.get(section, {}).get(key, value))  # a setting newer than it
+            if before != value:
+                changes.append(f"{section}.{key} was {json.dumps(before)}, is {json.dumps(value)}")
+    if changes:
+        warnings.warn(
+            f"{folder}: was written with other settings: {'; '.join(changes)}. Training goes on with those of now; "
+            "what was stored until then (answers, their verdicts and rewards, components' state) is as it was made",
+            stacklevel=2,
+        )
+
+
+def _defaults(config: type) -> dict[str, Any]:
+    """Default values of a settings class as JSON would have them."""
+    found = {field.name: field.default for field in fields(config) if field.default is not MISSING}
+    values: dict[str, Any] = json.loads(json.dumps(found, default=str))
+    return values

@@ -35,7 +35,7 @@ from r3bench.training.mixing import ROW_KEY, SCALE_KEY
 from r3bench.training.moments import Moments
 from r3bench.training.questions import check_ids
 from r3bench.training.resampling import resample
-from r3bench.training.resume import check_resumable, chosen
+from r3bench.training.resume import check_resumable, chosen, settings_of, warn_of_changes
 from r3bench.training.reward_columns import as_list, check_counts, distinct, non_finite, placeholder, watched
 from r3bench.training.rollout import Rollout
 from r3bench.training.supported import check_supported
@@ -84,7 +84,7 @@ class R3Trainer(GRPOTrainer):
         where = "R3Config"
         sections = {key: section(args, key) for key in SECTIONS}
         settings = resolve_components(sections["components"], where)
-        rule = build(CorrectnessRule, sections["correctness"], f"{where}.correctness")
+        rule = self.rule = build(CorrectnessRule, sections["correctness"], f"{where}.correctness")
         bounds = build(HistoryBounds, sections["history"], f"{where}.history")
         classes = {name: catalog.component(name) for name in settings}
         if settings and args is not None and args.multi_objective_aggregation != "sum_then_normalize":
@@ -98,7 +98,9 @@ class R3Trainer(GRPOTrainer):
         lowest = rule.lowest_known([trl_adapter.reward_name(function) for function in functions], weights)
         check_components(settings, vars(args) if settings else {}, lowest, where)
         shaping = [name for name, cls in classes.items() if cls.shapes_reward]
-        self._filled = range(len(functions), len(functions) + len(shaping))  # reward columns that components fill
+        self.filled_columns = range(
+            len(functions), len(functions) + len(shaping)
+        )  # reward columns that components fill
         self._uneven = False  # rows of the sampled batch differ much in length
         self.generated_tokens = 0  # sampled in training so far, over all ranks
         self.logs_correction = False  # also with every component off, where nothing else differs from TRL's log
@@ -133,15 +135,15 @@ class R3Trainer(GRPOTrainer):
                 args.reward_weights = weights
         if len(self.reward_funcs) == len(shaping):
             raise ValueError("no reward source: pass reward_funcs, or an environment_factory with get_reward")
-        self.reward_func_names = distinct(self.reward_func_names, self._filled)
-        columns = rule.columns(self.reward_func_names, self._filled)
+        self.reward_func_names = distinct(self.reward_func_names, self.filled_columns)
+        columns = rule.columns(self.reward_func_names, self.filled_columns)
         lowest = rule.lowest_total(columns, self.reward_weights.tolist())
         check_components(settings, vars(self.args), lowest, where)
         history = TrajectoryHistory(
             bounds, self.accelerator.process_index, self.accelerator.num_processes, trl_adapter.gather_list
         )
         self.clipping = Clipping(self)
-        self.moments = Moments(self, history, rule, columns, dict(zip(shaping, self._filled, strict=True)))
+        self.moments = Moments(self, history, rule, columns, dict(zip(shaping, self.filled_columns, strict=True)))
         for name, cls in classes.items():
             try:
                 component = cls(build(cls.Config, settings[name], f"{where}.{name}"), self.moments.facts())
@@ -269,7 +271,7 @@ class R3Trainer(GRPOTrainer):
             rewards = super()._calculate_rewards(inputs, prompts, completions, completion_ids_list)
         finally:
             self.reward_funcs = functions
-        bad = non_finite(rewards, functions, self._filled) if self.model.training else []
+        bad = non_finite(rewards, functions, self.filled_columns) if self.model.training else []
         if bad:
             names = ", ".join(self.reward_func_names[place] for place in bad)
             raise Diverged(f"step {self.state.global_step}: non-finite reward from {names}")
@@ -399,7 +401,7 @@ class R3Trainer(GRPOTrainer):
         assert self.moments is not None
         own = {"generated_tokens": self.generated_tokens, "correction": self.correction.state()}
         own["clipping"] = self.clipping.state()
-        state = {**own, **self.moments.state()}
+        state = {**own, **self.moments.state(), "settings": settings_of(self)}
         checkpoint.save_state(folder, state, self.history.state(), self.accelerator)
         if self.args.should_save:
             checkpoint.mark_complete(folder)
@@ -441,4 +443,5 @@ class R3Trainer(GRPOTrainer):
         self.clipping.load(state.get("clipping", {}))
         self.correction.load(state.get("correction", {}))  # older checkpoints have none
         assert self.moments is not None
+        warn_of_changes(folder, state.get("settings"), self)
         self.moments.load(state, shares)

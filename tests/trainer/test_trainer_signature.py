@@ -14,7 +14,8 @@ from transformers import AutoConfig, AutoModelForSequenceClassification, AutoTok
 from trl import GRPOConfig, GRPOTrainer, TrlParser
 
 from r3bench import R3Config, R3Trainer
-from r3bench.errors import ConfigError
+from r3bench.errors import ConfigError, StateError
+from r3bench.training import checkpoint
 
 SHAPING = {"ranking": {"scope": "failed", "order": "length"}, "replay": {"warmup": 0}}
 
@@ -211,6 +212,77 @@ def test_resuming_with_other_components_says_so(tiny_model, tmp_path):
         warnings.simplefilter("always")
         trainer({"replay": {"warmup": 0}}, 6).train(resume_from_checkpoint=str(tmp_path / "checkpoint-3"))
     assert not [w for w in found if "components" in str(w.message)]
+
+
+def test_resuming_with_other_settings_says_so(tiny_model, tmp_path):
+    """Every section on which stored state rests: key, then and now; the same settings in other words say nothing."""
+
+    def also(completions, **_):
+        return [0.0] * len(completions)
+
+    def trainer(components=None, steps=3, functions=(never,), **changes):
+        settings = {"replay": {"warmup": 0, "labels": "both"}, "ranking": {"scope": "failed", "order": "length"}}
+        return R3Trainer(
+            model=tiny_model, reward_funcs=list(functions), train_dataset=questions(6),
+            args=arguments(
+                tmp_path, components={**settings, **(components or {})}, max_steps=steps, save_strategy="steps",
+                save_steps=3, learning_rate=1e-3, **changes,
+            ),
+        )  # fmt: skip
+
+    def said(**changes):
+        with warnings.catch_warnings(record=True) as found:
+            warnings.simplefilter("always")
+            trainer(steps=4, **changes).train(resume_from_checkpoint=str(folder))
+        return [str(w.message) for w in found if "settings" in str(w.message)]
+
+    trainer().train()
+    folder = tmp_path / "checkpoint-3"
+    assert said() == []
+    assert said(components={"replay": {"warmup": 0.0, "from_provenance": ["fresh"]}}) == []
+    for changes, expected in (
+        ({"components": {"replay": {"warmup": 0, "rows": 2}}}, ["replay.rows was 1, is 2"]),
+        (
+            {"components": {"replay": {"warmup": 0, "from_provenance": ["fresh", "reflection"], "max_age": 5}}},
+            ['replay.from_provenance was ["fresh"], is ["fresh", "reflection"]', "replay.max_age was null, is 5"],
+        ),
+        ({"components": {"ranking": "length"}}, []),
+        ({"components": {"ranking": "shuffled"}}, ['ranking.order was "length", is "shuffled"']),
+        ({"correctness": {"threshold": 0.75}}, ["correctness.threshold was 1.0, is 0.75"]),
+        ({"history": {"per_question": 4}}, ["history.per_question was 32, is 4"]),
+        ({"reward_weights": [2.0]}, ['rewards.functions and weights was [["never", 1.0]], is [["never", 2.0]]']),
+        ({"functions": (never, also)}, ['is [["never", 1.0], ["also", 1.0]]']),
+    ):
+        messages = said(**changes)
+        assert len(messages) == bool(expected), (changes, messages)
+        assert all(text in messages[0] for text in expected), messages
+        assert not expected or (str(folder) in messages[0] and "replay.labels" not in messages[0])
+
+    state = json.loads((folder / "r3bench" / "state.json").read_text())
+    del state["state"]["settings"]["replay"]["rows"]  # written before there was such a setting
+    (folder / "r3bench" / "state.json").write_text(json.dumps(state))
+    checkpoint.mark_complete(folder)
+    assert said() == []
+    assert "replay.rows was 1, is 2" in said(components={"replay": {"warmup": 0, "rows": 2}})[0]
+
+
+def test_a_state_that_does_not_fit_its_component_is_refused(tiny_model, tmp_path):
+    def trainer(steps):
+        return R3Trainer(
+            model=tiny_model, reward_funcs=never, train_dataset=questions(6),
+            args=arguments(
+                tmp_path, components={"exgrpo": True}, max_steps=steps, save_strategy="steps", save_steps=2
+            ),
+        )  # fmt: skip
+
+    trainer(2).train()
+    folder = tmp_path / "checkpoint-2"
+    state = json.loads((folder / "r3bench" / "state.json").read_text())
+    del state["state"]["components"]["exgrpo"]["accuracy"]
+    (folder / "r3bench" / "state.json").write_text(json.dumps(state))
+    checkpoint.mark_complete(folder)
+    with pytest.raises(StateError, match=r"state of component 'exgrpo' doesn't fit it as it is now .*accuracy"):
+        trainer(4).train(resume_from_checkpoint=str(folder))
 
 
 def test_a_float_of_numpy_in_a_message(tiny_model, tmp_path):
