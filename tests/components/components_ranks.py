@@ -4,7 +4,8 @@
 
 Answers depend on the prompt, the place in the group and the step alone, so every number of processes trains on the same
 global batches. Rank r of n leaves `rank-r-of-n.json`. Cases that save leave their checkpoints 3, 6 and 9 in `CASE-N`;
-`CASE:NAME/checkpoint-S` goes on from there, into `resumed-CASE-N`. FSDP on one process needs torchrun, too.
+`CASE:NAME/checkpoint-S` goes on from there, into `resumed-CASE-N`. FSDP on one process needs torchrun, too. FOLDER/qwen
+is a model with a template for tools.
 """
 
 import json
@@ -15,9 +16,10 @@ from pathlib import Path
 
 import numpy as np
 import torch
+import world
 from fsdp_ranks import shard
 from peft import LoraConfig
-from trainer_tools import arguments, questions
+from trainer_tools import arguments, questions, spy_on
 from trl import GRPOTrainer
 from trl.trainer import grpo_trainer
 from trl.trainer.utils import shuffle_sequence_dict
@@ -52,6 +54,10 @@ SPLIT = (  # groups of 16 rows: one of three lies on both of 2 ranks, all of the
     },
     {"num_generations": 16, "max_steps": 14},
 )  # fmt: skip
+SPLIT_SILENT = {
+    "ranking": {**RANKING, "scope": "failed"},
+    "replay": {"truncated_negatives": True, "mode": "replace", "rows": 3, "weight": "none"},
+}
 PARTS = []  # local rows of the parts of a batch that are still to be sampled
 CASES = {  # `fsdp` in a name: FSDP2; `lora`: adapters
     "four": (FOUR, SAVING),
@@ -95,6 +101,23 @@ CASES = {  # `fsdp` in a name: FSDP2; `lora`: adapters
         {"ranking": RANKING, "replay": {"labels": "positives"}},
         {"loss_type": "grpo", "shuffle_dataset": False},
     ),
+    # tokens of an environment in every answer, and rewards that leave rows, or whole groups, out
+    "silent": (
+        {
+            "ranking": {**RANKING, "scope": "failed"}, "replay": {"truncated_negatives": True, "weight": "ppo"},
+            "reflection": {"template": "short", "max_share": 1 / 3},
+        },
+        {"max_steps": 12, "beta": 0.05, "loss_type": "grpo"},
+    ),
+    "silent-split": (SPLIT_SILENT, {"num_generations": 16, "max_steps": 14, "beta": 0.05}),
+    # two turns, the second one after a tool's answer; prefixes are given in the first
+    "tools": (
+        {
+            "replay": {"truncated_negatives": True},
+            "retrospective": {"value": "monte_carlo", **SHORT_PREFIXES},
+        },
+        {"rows": 16, "max_steps": 16, "max_completion_length": 160, "max_tool_calling_iterations": 2},
+    ),
     # samples other groups on another number of ranks: the ranks must agree, that is all
     "resampling": ({"dynamic_sampling": True, "replay": {"truncated_negatives": True}}, {"rows": 16, "max_steps": 6}),
 }  # fmt: skip
@@ -130,6 +153,54 @@ def scripted_sampling(trainer, prompt_ids, *_, **__):
         ids = [rng.randrange(3, 250) for _ in range(length)]
         answers.append(ids if length == 8 else [*ids, trainer._tokenizer.eos_token_id])
     return answers, None
+
+
+def dictated(prompts, trainer):
+    """A `rollout_func`: tokens by prompt, place in the group and step, of which an environment wrote some."""
+    asked = trainer._tokenizer.apply_chat_template(prompts, add_generation_prompt=True, return_dict=True)["input_ids"]
+    PARTS.clear()
+    rows, _ = scripted_sampling(trainer, asked)
+    masks = [[int(place == 0 or (token + place) % 3 > 0) for place, token in enumerate(ids)] for ids in rows]
+    return {"prompt_ids": asked, "completion_ids": rows, "logprobs": None, "env_mask": masks}
+
+
+def sometimes_silent(completion_ids, question_id, trainer_state, **more):
+    """As `turning`, but of some questions every other row is left out, of two all rows, and of one all now and then."""
+    values = turning(completion_ids, question_id, trainer_state, **more)
+    return [
+        None
+        if number in (5, 11) or (number % 3 == 1 and sum(ids) % 2) or (number == 6 and trainer_state.epoch < 2)
+        else v
+        for v, ids, number in zip(values, completion_ids, [int(q[1:]) for q in question_id], strict=True)
+    ]
+
+
+def talking(trainer, prompt_ids, *_, **__):
+    """Calls of a tool in the first turn, by prompt, place and step; after its answer a text that depends on it."""
+    answers = []
+    for row, prompt in enumerate(prompt_ids):
+        text = trainer._tokenizer.decode(prompt)
+        if "</tool_response>" in text:
+            answer = f"so {sum(prompt) % 97}"
+        else:
+            place = (trainer._rollout.layout.first + row) % trainer.num_generations
+            number = random.Random(f"{text}-{place}-{trainer.state.global_step}").randrange(90)
+            answer = f"n{number}" if number % 5 == 0 else f"n{number} " + world.call("add", a=number, b=place)
+        answers.append([*trainer._tokenizer.encode(answer), trainer._tokenizer.eos_token_id])
+    return answers, None
+
+
+def masks(trainer):
+    """[completion, mask, kind] of every row that met the loss: 1 for a replayed one, 0 for one of this rank's own."""
+    found = []
+    for record in getattr(trainer, "records", []):
+        batch = record["batch"]
+        for row, number in enumerate(batch["r3_row"].tolist()):
+            size = int(batch["completion_mask"][row].sum())
+            mask = batch["tool_mask"][row][:size].int().tolist()
+            if number >= -1:
+                found.append([batch["completion_ids"][row][:size].tolist(), mask, int(number == -1)])
+    return found
 
 
 def turning(completion_ids, question_id, trainer_state, **_):
@@ -171,6 +242,14 @@ def measured(trainer):
     return [None if np.isnan(v) else v for row in values for v in row]
 
 
+def stored(trainer):
+    """Question -> sums of the tokens of its stored answers."""
+    names = [f"q{i}" for i in range(12)]
+    view = trainer.history.open(names)
+    found = {name: view.fetch(view.summaries(name)) for name in names}
+    return {name: [int(t.completion_ids.sum()) for t in rows] for name, rows in found.items() if rows}
+
+
 def critic(trainer):
     """The critic's weights and running figures; empty without one."""
     (state,) = [c.state_dict() for c in trainer.components if c.name == "retrospective"] or [{}]
@@ -190,9 +269,17 @@ def run(model, folder, name, resume=None):
         shard(args)
     ordering = by_place(args.num_generations) if components is REPLACING else shuffle_sequence_dict
     grpo_trainer.shuffle_sequence_dict = ordering
-    trainer = R3Trainer(
-        model=model, reward_funcs=one_sided if name == "one-sided" else turning, train_dataset=questions(12), args=args,
+    reward = {"one-sided": one_sided, "silent": sometimes_silent, "silent-split": sometimes_silent}.get(name, turning)
+    GRPOTrainer._generate_single_turn = talking if name == "tools" else scripted_sampling
+    own = {}
+    if name == "tools":
+        own = {"model": str(Path(folder) / "qwen"), "tools": [world.add]}
+    elif "silent" in name:
+        own["rollout_func"] = dictated
+    trainer = (spy_on(R3Trainer) if own else R3Trainer)(
+        reward_funcs=reward, train_dataset=questions(12), args=args,
         peft_config=LoraConfig(r=4, target_modules="all-linear") if "lora" in name else None,
+        **{"model": model, **own},
     )  # fmt: skip
     trainer.train(resume_from_checkpoint=resume)
     lines = [line for line in trainer.state.log_history if "grad_norm" in line]
@@ -204,12 +291,13 @@ def run(model, folder, name, resume=None):
         "history": [trainer.history.digest(), len(trainer.history)],
         "measured": measured(trainer),
         "critic": critic(trainer),
+        "masks": masks(trainer),
+        "stored": stored(trainer),
     }
 
 
 def main(model, folder, *cases):
     rank, ranks = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
-    GRPOTrainer._generate_single_turn = scripted_sampling
     r3bench.training.trainer.parts_of_like_rows = remembered_parts
     out = {}
     for case in cases:

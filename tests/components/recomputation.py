@@ -89,6 +89,16 @@ COMPONENTS = {
     "rescue": Subject({"rescue": {}}, ("none swapped",)),
     "dynamic_sampling": Subject({"dynamic_sampling": {"max_rounds": 0}}, ("rescaled",)),
 }  # fmt: skip
+KL = {  # for the KL term on historic rows alone, not in the table
+    "replay, `none`": Subject({"replay": {**REPLAY, "weight": "none"}}, ("none added",)),
+    "replay, `none`, in place": Subject({"replay": {**REPLAY, "weight": "none", "mode": "replace"}}, ("none swapped",)),
+    "reflection, re-attached": Subject(
+        {"reflection": {**REFLECT, "gradient": "reattach"}}, ("shaped swapped",), generations=4
+    ),
+    "reflection, re-attached, `none`": Subject(
+        {"reflection": {**REFLECT, "gradient": "reattach", "weight": "none"}}, ("none swapped",), generations=4
+    ),
+}
 FOUR = ("replay", "reflection", "ranking", "retrospective", "all four")
 
 
@@ -205,10 +215,10 @@ class Recompute(StepCheck):
         self.seen["steps"] += 1
 
 
-def recomputed(model, folder, what, loss, beta, updates):
-    """The `Deviation` of one run."""
-    subject = COMPONENTS[what]
-    settings = {**LOSSES[loss], **UPDATES[updates], **ENDING, "beta": beta, "learning_rate": 3e-3}
+def recomputed(model, folder, what, loss, beta, updates, **changes):
+    """The `Deviation` of one run; `changes` of the trainer's arguments."""
+    subject = {**COMPONENTS, **KL}[what]
+    settings = {**LOSSES[loss], **UPDATES[updates], **ENDING, "beta": beta, "learning_rate": 3e-3, **changes}
     steps = subject.generations * EACH[updates]
     trainer = record(model, folder, subject.on, reward, rows=subject.questions, steps=steps, **settings)
     check = Recompute(trainer, subject.on)

@@ -8,14 +8,28 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import world
 
 HERE = Path(__file__).parent
-SAME = ["four", "fsdp", "split", "lora", "iterations", "rivals", "idle", "one-sided"]  # whatever the number of ranks
+SAME = [
+    "four",
+    "fsdp",
+    "split",
+    "lora",
+    "iterations",
+    "rivals",
+    "idle",
+    "one-sided",
+    "silent",
+    "silent-split",
+    "tools",
+]  # whatever the number of ranks
 MORE = ["fsdp-split", "fsdp-lora", "fsdp-saved", "lora-iterations", "accumulated", "odd"]  # as well, in the slow tests
 FOUR = ["ranking/rows", "reflection/groups", "replay/rows", "retrospective/groups"]
 ACTED = {
     "four": FOUR, "fsdp": FOUR, "split": FOUR, "lora": FOUR, "iterations": FOUR, "rivals": ["repo/rows", "exgrpo/rows"],
-    "one-sided": ["ranking/rows", "replay/rows"], "resampling": ["dynamic_sampling/groups_dead", "replay/rows"],
+    "one-sided": ["ranking/rows", "replay/rows"], "silent": FOUR[:3], "silent-split": ["ranking/rows", "replay/rows"],
+    "tools": ["replay/rows", "retrospective/groups"], "resampling": ["dynamic_sampling/groups_dead", "replay/rows"],
 }  # fmt: skip
 
 
@@ -35,7 +49,9 @@ def start(model, folder, ranks, cases, torchrun=False, refused=False):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    return tmp_path_factory.mktemp("ranks")
+    made = tmp_path_factory.mktemp("ranks")
+    world.build("qwen2", made / "qwen")
+    return made
 
 
 @pytest.fixture(scope="module")
@@ -184,3 +200,33 @@ def test_a_checkpoint_of_another_strategy_is_refused_on_every_rank(tiny_model, f
     said = start(tiny_model, folder, 2, [f"{SHARDED}:{LORA}-2/checkpoint-12"], refused=True)
     assert "checkpoint-12: was written by DDP (--strategy ddp, or one process), and this run trains with FSDP" in said
     assert said.count("StateError: ") == 2
+
+
+@pytest.mark.parametrize("case", ["silent", "silent-split", "tools"])
+def test_masks_of_replayed_rows_from_either_rank(two, case):
+    """What an environment or tool wrote is masked wherever a row is replayed, on the rank that sampled it or not."""
+    seen = [rank[case]["masks"] for rank in two]
+    fresh = [{tuple(ids): mask for ids, mask, replayed in rows if not replayed} for rows in seen]
+    elsewhere = 0
+    for rank, rows in enumerate(seen):
+        for ids, mask, replayed in rows:
+            if replayed:
+                own, other = (fresh[at].get(tuple(ids)) for at in (rank, 1 - rank))
+                if case == "tools":
+                    assert mask in (own, other)
+                else:  # as the rollout_func gave it; a row that gave way was never seen in a batch
+                    assert mask == [int(place == 0 or (token + place) % 3 > 0) for place, token in enumerate(ids)]
+                elsewhere += own is None and other is not None
+    assert elsewhere > 0, "no row was replayed on a rank that had not sampled it"
+    assert any(not all(mask) for rows in seen for _, mask, replayed in rows if replayed)
+
+
+@pytest.mark.parametrize("case", ["silent", "silent-split"])
+def test_nothing_of_unjudged_rows_is_stored_on_either_rank(two, case):
+    """Two questions are never judged and of others every other row; the ranks still agree on everything else."""
+    stored = two[0][case]["stored"]
+    assert stored == two[1][case]["stored"]
+    assert {"q5", "q11"}.isdisjoint(stored)
+    assert {"q0", "q1", "q4", "q7"} <= set(stored)
+    for number in (1, 4, 7, 10):
+        assert all(total % 2 == 0 for total in stored.get(f"q{number}", []))

@@ -19,8 +19,8 @@ FEW = [
 ]
 
 
-def compare(tiny_model, folder, case):
-    found = recomputed(tiny_model, folder, *case)
+def compare(tiny_model, folder, case, **changes):
+    found = recomputed(tiny_model, folder, *case, **changes)
     assert found.updates - found.without > 0
     assert max(found.gradient, found.entry, found.loss) <= CLOSE, found
     return found
@@ -106,6 +106,7 @@ def broken(monkeypatch, what):
     ("what", "case"),
     [
         ("KL on rows declared without", ("repo", "dapo", 0.05, "two halves, two passes")),
+        ("KL on rows declared without", ("reflection, re-attached", "grpo", 0.05, "two passes")),
         ("weight of the first update kept", ("exgrpo", "dapo", 0.05, "two halves, two passes")),
         ("padding rows counted", ("all four", "grpo", 0.0, "two halves")),
     ],
@@ -122,3 +123,22 @@ def test_historic_rows_have_the_kl_term_that_is_declared(tiny_model, tmp_path):
         found = compare(tiny_model, tmp_path / what, (what, "grpo", 0.05, "two halves, two passes"))
         historic = sum(n for key, n in found.seen.items() if key.split()[-1] in ("added", "swapped"))
         assert historic > 0 and found.seen["historic rows without KL"] == (historic if without else 0), what
+
+
+@pytest.mark.parametrize("corrected", [True, False], ids=["corrected", "uncorrected"])
+@pytest.mark.parametrize(
+    "case",
+    [
+        ("replay, `none`", "dapo", 0.05, "two halves, two passes"),
+        ("replay, `none`, in place", "gspo", 0.05, "two passes"),
+        ("replay, `ppo`", "grpo", 0.05, "two halves"),
+        ("reflection, re-attached", "grpo", 0.05, "two passes"),
+        ("reflection, re-attached, `none`", "cispo", 0.05, "two halves"),
+    ],
+    ids=lambda case: ", ".join(map(str, case)),
+)
+def test_the_kl_term_beside_weights_that_correct_nothing(tiny_model, tmp_path, case, corrected):
+    """Loss and gradient of the KL term on replayed rows, and its absence on re-attached ones; with the ratio or not."""
+    found = compare(tiny_model, tmp_path, case, use_bias_correction_kl=corrected)
+    historic = sum(n for key, n in found.seen.items() if key.split()[-1] in ("added", "swapped"))
+    assert historic > 0 and found.seen["historic rows without KL"] == historic * ("re-attached" in case[0])
