@@ -13,7 +13,7 @@ stored right answer, the one the policy was surest of.
 | ratio to the past policy, shaped x / (x + 0.1), no clip | `weight: shaped`, by today's policy in every update |
 | no KL on the replayed row | also with `trainer.beta` above 0 (ours: the published runs have none) |
 | starts when the batch's success rate passes 0.35 | `start` |
-| no division by the deviation | the trainer's `scale_rewards: none`, not set from here |
+| averages as Dr. GRPO: no division by deviation or length | `scale_rewards: none`, `loss_type: dr_grpo`: the recipe's |
 
 Departures: entropies are those measured when a row was sampled, not under the current policy (that would cost a forward
 over every candidate); all G rows of a group are sampled and one gives way, so a replayed group costs as much as any.

@@ -48,6 +48,7 @@ def small(name):
         values["set"]["trainer.steps_per_generation"] = 2
     updates = values["set"].get("trainer.steps_per_generation", 1)
     values["set"]["trainer.max_steps"] = ROLLOUTS[values["recipe"]] * updates
+    values.pop("budget", None)  # of tokens: more steps than there is time for
     tasks = values.get("eval", {}).get("tasks", ["embedded"])
     values["eval"] = {"tasks": tasks, "samples": 1, "limit": 8, "max_tokens": 20}
     return values | {"seeds": [0], "disk_floor_gb": 0.0, "executor": {"kind": "local", "slots": 2}, "retries": {}}
