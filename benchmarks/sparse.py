@@ -8,6 +8,10 @@ its working is, too. So nothing can be guessed, and at first all groups are all 
 groups a step, answers of up to 40 tokens, 80 steps of learning rate 2e-4, loss `grpo`; replay and reflection start at
 once. Measured on 150 test questions, 4 answers each at T = 1. `run` appends a line per run to `runs.jsonl` and leaves
 out those it finds there; `table` prints what README.md of that folder holds.
+
+Hardly any answer to a bare question runs into the cap here, so `ranking` as it comes has nothing to rank. With
+`scope: failed` it compares all answers of an all-wrong group, and with the literal `into_provenance` the groups of
+reflection prompts, too, whose answers do run into the cap.
 """
 
 import argparse
@@ -49,6 +53,7 @@ ARMS: dict[str, dict[str, Any]] = {
     "replay+reflection": {"replay": NOW, "reflection": NOW},
     "three": THREE,
     "all": {**THREE, "ranking": {}},
+    "all, failed": {**THREE, "ranking": {"scope": "failed"}},
     "all, literal": {**THREE, "ranking": {"into_provenance": ["fresh", "reflection", "continuation"]}},
 }
 
@@ -174,7 +179,7 @@ def table(path: Path) -> str:
         lines.append(
             f"| {arm} | {' | '.join(cells)} | {np.mean(values):.3f} | {deviation} | {tokens:,.0f} | {acted or '-'} |"
         )
-    for arm in ("all", "all, literal"):
+    for arm in (arm for arm in ARMS if arm.startswith("all")):
         shared = [s for s in seeds if s in by_arm[arm] and s in by_arm["three"]]
         if len(shared) > 1:
             gaps = [by_arm[arm][s]["accuracy"] - by_arm["three"][s]["accuracy"] for s in shared]
@@ -189,7 +194,9 @@ def table(path: Path) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=["run", "table", "start"])
-    parser.add_argument("--arms", nargs="+", default=["grpo", "three", "all", "all, literal"], choices=list(ARMS))
+    parser.add_argument(
+        "--arms", nargs="+", default=["grpo", "three", "all", "all, failed", "all, literal"], choices=list(ARMS)
+    )
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2, 3, 4])
     parser.add_argument("--out", type=Path, default=Path("results/sparse_together"))
     options = parser.parse_args()
