@@ -1,20 +1,19 @@
-"""Finds components, recipes, grids and tasks by name: the user's folders first, then the shipped ones."""
+"""Finds components, recipes, grids and tasks by name: the project's folders, the working directory's, those of installed
+packages, then the shipped ones."""
 
 import ast
 import dataclasses
-import hashlib
 import importlib
 import importlib.util
 import re
-import sys
 from dataclasses import dataclass
 from functools import cache
-from importlib.machinery import SourceFileLoader
+from importlib.metadata import entry_points
 from importlib.resources import files
 from pathlib import Path
 from types import ModuleType
-from typing import NoReturn
 
+from r3bench import project, source
 from r3bench.errors import ConfigError, nearest
 from r3bench.training.component import Component
 
@@ -58,9 +57,48 @@ def shipped(package: str) -> Path:
 
 
 def names(package: str, suffix: str, below: str = "") -> dict[str, Path]:
-    """Name -> file, in ./<package>/<below> and then the shipped folder; the user's wins."""
-    own = _names_in(Path.cwd() / package / below, suffix)
-    return dict(_shipped_names(shipped(package) / below, suffix)) | own
+    """Name -> file, in <package>/<below> of the project and the working directory, then in installed packages, then
+    among the shipped; the first wins."""
+    found = dict(_shipped_names(shipped(package) / below, suffix))
+    kind = next(key for key, kind in KINDS.items() if (kind.package, kind.below) == (package, below))
+    found |= _installed_names(kind, suffix)
+    for root in reversed(project.roots()):
+        found |= _names_in(root / package / below, suffix)
+    return found
+
+
+@cache
+def installed(kind: str) -> tuple[tuple[str, Path], ...]:
+    """(name, folder or file) of what installed packages offer under the entry point group `r3bench.<kind>`.
+
+    Raises:
+        ConfigError: an entry point names no package or module.
+    """
+    places = []
+    for point in sorted(entry_points(group=f"r3bench.{kind}")):
+        try:
+            spec = importlib.util.find_spec(point.value)
+        except Exception as error:
+            raise ConfigError(f"entry point {point.name} of r3bench.{kind}: {point.value}: {error}") from error
+        if spec is None:
+            raise ConfigError(f"entry point {point.name} of r3bench.{kind}: no package '{point.value}'")
+        folders = list(spec.submodule_search_locations or [])
+        places += [(point.name, Path(place)) for place in folders or [spec.origin] if place is not None]
+    return tuple(places)
+
+
+def _installed_names(kind: str, suffix: str) -> dict[str, Path]:
+    found: dict[str, Path] = {}
+    for name, place in installed(kind):
+        found |= _names_in(place, suffix) if place.is_dir() else {name: place}
+    return found
+
+
+def task_folders() -> list[Path]:
+    """Folders with tasks; a later one's win."""
+    own = [root / KINDS["tasks"].package for root in reversed(project.roots())]
+    places = [shipped("evals"), *(place for _, place in installed("tasks")), *own]
+    return list({place.resolve(): place for place in places if place.is_dir()}.values())
 
 
 def _names_in(folder: Path, suffix: str) -> dict[str, Path]:
@@ -136,7 +174,7 @@ def is_path(name: str) -> bool:
 def _yaml_path(name: str, kind: str) -> Path:
     where = KINDS[f"{kind}s"]
     if is_path(name):
-        path = Path(name)
+        path = project.located(name)
         if not path.is_file():
             raise ConfigError(f"{kind} '{name}': no such file")
         return path
@@ -146,6 +184,13 @@ def _yaml_path(name: str, kind: str) -> Path:
             f"{kind} '{name}': not found in {where.folder} or among the shipped ones{nearest(name, known)}"
         )
     return known[name]
+
+
+def enter_project(path: Path) -> None:
+    """Make the project of a grid or recipe the one at hand; a shipped or installed file has none of its own."""
+    folders = [shipped("ablations"), *(place for kind in ("grids", "recipes") for _, place in installed(kind))]
+    own = not any(folder.resolve() in path.resolve().parents for folder in folders)
+    project.enter(project.of(path) if own else None)
 
 
 def recipe_path(name: str) -> Path:
@@ -186,7 +231,7 @@ def component_source(name: str) -> str | None:
     path = component_names().get(name)
     if path is None or _is_shipped(path.resolve()):
         return None
-    return hashlib.sha256(path.read_bytes()).hexdigest()[:12]
+    return source.digest(path)
 
 
 def _is_shipped(path: Path) -> bool:
@@ -207,26 +252,7 @@ def _component_class(name: str, path: Path, _source: str | None) -> type[Compone
     raise ConfigError(f"{path}: no Component subclass with name = '{name}'")
 
 
-class _Source(SourceFileLoader):
-    """Loads the text, never bytecode, which may be of an older text as long and of the same second."""
-
-    def path_stats(self, path: object) -> NoReturn:
-        raise OSError(f"{path}: no bytecode")
-
-
 def _load(name: str, path: Path) -> ModuleType:
     if _is_shipped(path):
         return importlib.import_module(f"r3bench.components.{name}")
-    module_name = f"r3bench_user_components_{name}"
-    spec = importlib.util.spec_from_file_location(module_name, path, loader=_Source(module_name, str(path)))
-    if spec is None or spec.loader is None:
-        raise ConfigError(f"{path}: can't be imported")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[module_name] = module  # dataclasses look their module up here while they are made
-    try:
-        spec.loader.exec_module(module)
-    # the file is the user's: whatever its top level raises, `sys.exit()` included, is its mistake and not ours
-    except (Exception, SystemExit) as error:
-        sys.modules.pop(module_name, None)
-        raise ConfigError(f"{path}: can't be imported: {type(error).__name__}: {error}") from error
-    return module
+    return source.load_file(f"r3bench_user_components_{name}", path)

@@ -10,6 +10,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 from typer.core import TyperGroup
 
+from r3bench import project
 from r3bench.commands import exclude, find, measure, result, run, serve, share, study, verdicts, verification
 from r3bench.commands.options import printable
 from r3bench.errors import R3BenchError, StateError
@@ -119,6 +120,7 @@ def _version(wanted: bool) -> None:
 def _root(
     version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print it.")] = False,
 ) -> None:
+    project.enter(None)  # until a grid or recipe is named
     warnings.filterwarnings("ignore", category=FutureWarning, module="transformers")  # not about the user's code
 
 

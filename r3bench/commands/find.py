@@ -69,7 +69,6 @@ def validate(
     from r3bench.config.advice import warnings_of
     from r3bench.config.clipping import ratio_moves, replays_with_ratios
     from r3bench.config.load import load_recipe, resolved, run_id
-    from r3bench.config.strict import plain
     from r3bench.config.world import least_processes
     from r3bench.training.names import check_names
 
@@ -91,11 +90,12 @@ def validate(
         advice += warnings_of(recipe)
     if "grids" in kinds:
         from r3bench.sweep.ablate import cell_warnings, check_cells, open_study
+        from r3bench.sweep.grid import written
 
         study = open_study(name, Path())
         check_cells(study)
         advice += cell_warnings(study.cells, study.grid.executor.gpus)
-        found["grid"] = plain(study.grid) | {"runs": [cell.run_id for cell in study.cells]}
+        found["grid"] = written(study.grid) | {"runs": [cell.run_id for cell in study.cells]}
         lines["grid"] = f"{kinds['grids']}: {len(study.cells)} runs, {len(study.duplicates)} left out as duplicates"
     if as_json:
         print_json(found | {"warnings": advice}, "validate")

@@ -4,12 +4,14 @@ import dataclasses
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-from r3bench import catalog
+from r3bench import catalog, project, prompts, source
+from r3bench.config.paths import localised
 from r3bench.config.precision import check_precision
-from r3bench.config.sections import DataSection, EvalSection, ModelSection, Recipe
+from r3bench.config.sections import BUILT_IN, DataSection, EvalSection, ModelSection, Recipe
 from r3bench.config.strict import build, inside, plain, show
 from r3bench.config.trainer_fields import check_trainer, generation_batch, grpo_fields, trainer_value
 from r3bench.config.yaml_file import read_value, read_yaml
@@ -28,6 +30,8 @@ RUN_SECTIONS = (
     "sources",
     "seed",
 )  # what a run's identity depends on
+LISTS = {"reward": ("functions", "correctness"), "data": ("columns",)}  # where one text stands for a list of one
+GENERATOR = "reasoning-gym:"  # how the name of generated questions with a scorer of their own begins
 SILENT = ("report_to", "run_name")  # of `trainer`: where the figures go as well, not what they are
 LATER = (
     "history",
@@ -36,6 +40,14 @@ LATER = (
     "model.compensation",
     "model.attention",
     "reward.thinking",
+    "reward.functions",
+    "reward.weights",
+    "reward.correctness",
+    "reward.threshold",
+    "data.system",
+    "data.template",
+    "data.columns",
+    "data.options",
 )  # newer than some runs: at their default they leave the identity alone
 
 
@@ -62,7 +74,7 @@ def apply_overrides(values: dict[str, Any], overrides: Sequence[str]) -> dict[st
                 raise ConfigError(f"override '{override}': '{'.'.join(keys[: depth + 1])}' is {child!r}, not a mapping")
             node[key] = child
             node = child
-        node[keys[-1]] = value
+        node[keys[-1]] = localised(path.strip(), value, Path.cwd())
     return result
 
 
@@ -83,20 +95,39 @@ def parse_recipe(values: Mapping[str, Any], where: str) -> Recipe:
         if key not in sections:
             raise ConfigError(f"{where}: {key}: unknown section{nearest(str(key), sections)}")
     values = {key: value for key, value in values.items() if value is not None or key not in sections}
+    for section, keys in LISTS.items():
+        if isinstance(values.get(section), Mapping):
+            single = {key: [value] for key in keys if isinstance(value := values[section].get(key), str)}
+            values[section] = {**values[section], **single}
     _check_no_secret(values, where)
     recipe = build(Recipe, values, where)
+    if recipe.data.name.startswith(GENERATOR) and not recipe.reward.functions:
+        recipe = dataclasses.replace(recipe, reward=dataclasses.replace(recipe.reward, functions=("reasoning_gym",)))
     components = resolve_components(recipe.components, where)
     recipe = dataclasses.replace(
         recipe,
         trainer=check_trainer(recipe.trainer, inside(where, "trainer")),
         components=components,
-        sources=resolve_sources(components, recipe.sources, where),
+        eval=_with_prompt(recipe.eval, recipe.data),
     )
+    if recipe.reward.weights and recipe.trainer.get("reward_weights"):
+        raise ConfigError(
+            f"{inside(where, 'reward')}.weights: given in trainer.reward_weights, too; expected one of them"
+        )
+    recipe = dataclasses.replace(recipe, sources=resolve_sources(recipe, where))
     for task in recipe.eval.tasks:
         catalog.task_path(task, inside(where, "eval.tasks"))
     check_recipe_components(recipe, where)
     check_precision(recipe, where)
     return recipe
+
+
+def _with_prompt(section: EvalSection, data: DataSection) -> EvalSection:
+    """The evaluation's prompt: its own, else the training's, so that a gain is never a change of prompt."""
+    template = data.template if section.template is None and section.style == "boxed" else section.template
+    return dataclasses.replace(
+        section, template=template, system=data.system if section.system is None else section.system
+    )
 
 
 def _check_no_secret(value: Any, where: str) -> None:
@@ -116,13 +147,20 @@ def _check_no_secret(value: Any, where: str) -> None:
 
 def check_recipe_components(recipe: Recipe, where: str, processes: int | None = None) -> None:
     """`check_components` on a recipe; with the number of processes also of what depends on it."""
-    weights = recipe.trainer.get("reward_weights") or [1.0]  # of the reward functions, `correctness` first
+    weights = recipe.trainer.get("reward_weights")  # of the reward functions in their order
+    lowest = recipe.reward.lowest_right
+    if weights and len(weights) == len(recipe.reward.all_weights):
+        lowest = dataclasses.replace(
+            recipe.reward, functions=recipe.reward.used, weights=tuple(weights[: len(recipe.reward.used)])
+        ).lowest_right
+    elif weights:
+        lowest = float(weights[0])
     trainer = {**recipe.trainer, "history": plain(recipe.history)}
     if processes is not None:
         rows = generation_batch(recipe.trainer, processes)
         local = int(trainer_value(recipe.trainer, "per_device_train_batch_size")) * processes
         trainer |= {"generation_batch_size": rows, "steps_per_generation": rows // local}
-    check_components(recipe.components, trainer, float(weights[0]), where)
+    check_components(recipe.components, trainer, lowest, where)
 
 
 def check_components(
@@ -155,11 +193,18 @@ def resolve_components(components: Mapping[str, Any], where: str) -> dict[str, A
     return resolved
 
 
-def resolve_sources(components: Iterable[str], given: Mapping[str, Any], where: str) -> dict[str, str]:
-    """Component -> hash of its file, for those that are not shipped: as `given` by a resolved recipe, else of now."""
+def resolve_sources(recipe: Recipe, where: str) -> dict[str, str]:
+    """What of a recipe is the user's code or text -> hash of its file: as a resolved recipe has it, else of now.
+
+    Components are there by name, reward functions and prompts as the recipe names them.
+
+    Raises:
+        ConfigError: a file that isn't there.
+    """
+    given = recipe.sources
     sources = {}
-    for name in components:
-        found = given.get(name, catalog.component_source(name))
+    for name in source_names(recipe):
+        found = given[name] if name in given else _source(name, where)
         if found is not None and not isinstance(found, str):
             raise ConfigError(f"{inside(where, 'sources')}.{name}: got {show(found)}, expected the hash of a file")
         if found is not None:
@@ -167,26 +212,49 @@ def resolve_sources(components: Iterable[str], given: Mapping[str, Any], where: 
     return sources
 
 
+def source_names(recipe: Recipe) -> list[str]:
+    """Components, reward functions and prompt files that a recipe trains with."""
+    texts = [text for text in (recipe.data.system, recipe.data.template) if text is not None and prompts.is_file(text)]
+    functions = [name for name in recipe.reward.functions if name not in BUILT_IN]
+    return [*recipe.components, *functions, *texts]
+
+
+def _source(name: str, where: str) -> str | None:
+    """The hash of a source as it is now; None for a shipped component, or a file that is gone."""
+    if prompts.is_file(name):
+        prompts.text_of(name, inside(where, "data"))
+        return source.digest(project.located(name))
+    if ":" in name:
+        return source.digest(source.file_of(name, inside(where, "reward.functions")))
+    return catalog.component_source(name)
+
+
 def check_sources(recipe: Recipe) -> None:
-    """Refuse to train with another component file than the recipe was resolved with.
+    """Refuse to train with another component, reward or prompt file than the recipe was resolved with.
 
     Raises:
         StateError: a file has changed since.
     """
-    for name, source in recipe.sources.items():
-        found = catalog.component_source(name)
-        if found != source:
-            now = f"is {found} now" if found else "is a shipped one now"
+    for name, before in recipe.sources.items():
+        try:
+            found = _source(name, "recipe")
+        except ConfigError:
+            found = None
+        if found != before:
+            what = "prompt" if prompts.is_file(name) else "reward" if ":" in name else "component"
+            gone = "is a shipped one now" if what == "component" else "is gone"
             raise StateError(
-                f"component '{name}': its file was {source} when this run was resolved and {now}; restore it, or "
-                "start again from the recipe, which is another run"
+                f"{what} '{name}': its file was {before} when this run was resolved and "
+                f"{f'is {found} now' if found else gone}; restore it, or start again from the recipe, which is another run"
             )
 
 
 def load_recipe(name: str, overrides: Sequence[str] = ()) -> Recipe:
     """The recipe called `name` (or at that path) with overrides applied. See `catalog.recipe_path`."""
+    project.enter(None)
     path = catalog.recipe_path(name)
-    written = {"name": path.stem, **read_yaml(path)}
+    catalog.enter_project(path)
+    written = {"name": path.stem, **localised("", read_yaml(path), path.parent)}
     values = apply_overrides(written, overrides)
     try:
         return parse_recipe(values, str(path))

@@ -8,9 +8,9 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Literal
 
+from r3bench import project
 from r3bench.config.sections import ModelSection, Recipe
 from r3bench.config.trainer_fields import trainer_value
 from r3bench.errors import ConfigError
@@ -226,7 +226,7 @@ def _trained_dtype(model: ModelSection) -> str | None:
 def _saved_dtype(name: str) -> str | None:
     """What a local folder's `config.json` says its weights are; None for a hub model."""
     try:
-        values = json.loads((Path(name).expanduser() / "config.json").read_text())
+        values = json.loads((project.located(name) / "config.json").read_text())
     except (OSError, ValueError):
         return "float32" if name.startswith("embedded") else None
     found = values.get("dtype") or values.get("torch_dtype") if isinstance(values, dict) else None

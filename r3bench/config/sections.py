@@ -49,7 +49,8 @@ class DataSection:
     """The training questions."""
 
     name: str = (
-        "embedded"  # 'embedded', 'embedded-20', a known set ('gsm8k', 'math', ...), a .jsonl/.parquet file, or a hub id
+        "embedded"  # 'embedded', 'embedded-20', a known set ('gsm8k', ...), a .jsonl/.parquet file (as seen from the file
+        # that names it), a hub id, or 'reasoning-gym:GENERATOR'
     )
     split: str = "train"  # split of a hub data set
     revision: str | None = None  # hub commit or tag; known sets have a pinned one
@@ -58,11 +59,22 @@ class DataSection:
     solution: str | None = "solution"  # column with a worked solution, for components that use one; may be absent
     id: str | None = "id"  # column with a unique question id; null or an absent column: a hash of the problem
     limit: int | None = None  # keep the first N rows
-    style: Literal["boxed", "r1", "plain"] = "boxed"  # instruction added to the problem, see r3bench.evals
+    style: Literal["boxed", "r1", "plain"] = "boxed"  # instruction added to the problem: `r3bench prompts` prints it
+    system: str | None = None  # system message: a text, or a .txt/.md file
+    template: str | None = None  # in place of the style: a .txt/.md file with {problem}, or such a text
+    columns: tuple[str, ...] = ()  # further columns that rewards, components and the template get, by name
+    options: dict[str, Any] = field(default_factory=dict)  # arguments of a generator: seed, size, and its own
 
     def __post_init__(self) -> None:
         if self.limit is not None and self.limit < 1:
             raise ValueError(f"limit: got {self.limit}, expected at least 1 or null")
+        if self.template is not None and self.style != "boxed":
+            raise ValueError(
+                f"template: got one beside style '{self.style}', which it would replace; expected one of them"
+            )
+        taken = {"prompt", "question_id", "completion", "completions", "completion_ids"} & set(self.columns)
+        if taken:
+            raise ValueError(f"columns: got '{min(taken)}', which is a name of the trainer's; rename it in the data")
 
 
 @dataclass(frozen=True)
@@ -98,10 +110,28 @@ class HistoryBounds:
             raise ValueError(f"max_age: got {self.max_age}, expected at least 1 step or null")
 
 
+BUILT_IN = {"accuracy": "correctness", "correctness": "correctness", "reasoning_gym": "reasoning_gym"}  # reward -> log
+
+
+def function_name(name: str) -> str:
+    """What a reward function is logged as: a built-in one's own name, or the last part of `./file.py:name`."""
+    return BUILT_IN.get(name) or name.rpartition(":")[2]
+
+
 @dataclass(frozen=True)
 class RewardSection:
-    """Correctness of the final answer, and R3's length bonus (arXiv 2601.19620, section 4.1.3)."""
+    """The reward functions, correctness of the final answer unless others are named, and R3's length bonus (arXiv
+    2601.19620, section 4.1.3)."""
 
+    functions: tuple[
+        str, ...
+    ] = ()  # 'accuracy', 'reasoning_gym', ./file.py:function or package.module:function; empty:
+    # accuracy (of a generator: its own scorer)
+    weights: tuple[float, ...] = ()  # one per function, in the total; empty: 1 each
+    correctness: tuple[
+        str, ...
+    ] = ()  # names of the functions that decide right and wrong; empty: accuracy, else the first
+    threshold: float = 1.0  # smallest reward of theirs that is right
     timeout: float = 5.0  # seconds a single answer may take to grade; a hang costs this, counts as wrong and is logged
     workers: int = 2  # grading processes, started only when an answer needs more than a text comparison
     require_boxed: bool = True  # only a \boxed{} answer counts; false: the last number does as well
@@ -116,6 +146,48 @@ class RewardSection:
             raise ValueError(f"workers: got {self.workers}, expected 1 to {MOST_WORKERS}")
         if self.length_max < 1:
             raise ValueError(f"length_max: got {self.length_max}, expected at least 1 token")
+        if self.weights and len(self.weights) != max(len(self.functions), 1):
+            raise ValueError(f"weights: got {len(self.weights)} numbers for {max(len(self.functions), 1)} functions")
+        names = [function_name(name) for name in self.used]
+        twice = [name for name in names if names.count(name) > 1]
+        if twice:
+            raise ValueError(
+                f"functions: got '{twice[0]}' twice; every function needs a name of its own, by which it is logged"
+            )
+        for name in self.used:
+            if name not in BUILT_IN and ":" not in name:
+                raise ValueError(
+                    f"functions: got '{name}', expected {', '.join(BUILT_IN)}, ./file.py:function or package.module:function"
+                )
+        for name in self.correctness:
+            if name not in names and function_name(name) not in names:
+                raise ValueError(f"correctness: got '{name}', expected one of the functions: {', '.join(names)}")
+        if self.length_bonus and "correctness" not in names:
+            raise ValueError("length_bonus: it is for right answers by 'accuracy', which isn't among the functions")
+
+    @property
+    def used(self) -> tuple[str, ...]:
+        """The functions, the default one included."""
+        return self.functions or ("accuracy",)
+
+    @property
+    def deciding(self) -> tuple[str, ...]:
+        """Logged names of the functions that decide right and wrong: accuracy where it is one, else the first."""
+        names = [function_name(name) for name in self.used]
+        if not self.correctness:
+            return ("correctness",) if "accuracy" in self.used else (names[0],)
+        return tuple(name if name in names else function_name(name) for name in self.correctness)
+
+    @property
+    def all_weights(self) -> list[float]:
+        """One weight per function, the length bonus's (1) last."""
+        return [*(self.weights or [1.0] * len(self.used)), *([1.0] if self.length_bonus else [])]
+
+    @property
+    def lowest_right(self) -> float:
+        """The smallest total reward of a right answer whose other rewards are 0."""
+        weights = dict(zip((function_name(name) for name in self.used), self.all_weights, strict=False))
+        return self.threshold * min(weights[name] for name in self.deciding)
 
 
 @dataclass(frozen=True)
@@ -130,7 +202,9 @@ class EvalSection:
     limit: int | None = None  # first N questions of each task
     batch_size: int = 64  # rows generated together
     seed: int = 0  # seed of the draws; each (question, repeat) has its own stream
-    style: Literal["boxed", "r1", "plain"] = "boxed"  # instruction added to the problem, see r3bench.prompts
+    style: Literal["boxed", "r1", "plain"] = "boxed"  # instruction added to the problem: `r3bench prompts` prints it
+    system: str | None = None  # as data.system; null: the training prompt's
+    template: str | None = None  # as data.template; null: the training prompt's
     require_boxed: bool = True  # only a boxed answer counts; false: "the answer is ..." and the last number do too
     backend: Literal["auto", "hf", "vllm"] = "auto"  # what samples; auto: vllm where training used it on a GPU, else hf
     engine: dict[str, Any] = field(default_factory=dict)  # arguments of vLLM's engine: max_model_len, dtype, ...
@@ -174,7 +248,7 @@ class Recipe:
     name: str = "run"  # readable part of the run id
     sources: dict[str, str] = field(
         default_factory=dict
-    )  # hash of each component's file that is not a shipped one; filled in, so that other code is another run
+    )  # hash of each component's, reward's and prompt's file that is not a shipped one; filled in: other code, other run
 
     def __post_init__(self) -> None:
         if not 0 <= self.seed < 2**32:

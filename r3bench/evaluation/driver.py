@@ -13,6 +13,7 @@ from r3bench.evaluation.backends import open_backend
 from r3bench.evaluation.grading import using
 from r3bench.evaluation.regrade import regrade_shard
 from r3bench.evaluation.sampling import Backend, Sampling
+from r3bench.evaluation.scorer import named_in
 from r3bench.evaluation.settings import KEY, deciding, settings
 from r3bench.evaluation.summary import summarise
 from r3bench.evaluation.tasks import check_tasks, load_task, quiet_loggers
@@ -20,6 +21,7 @@ from r3bench.evaluation.tied import trained_weights
 from r3bench.files import write_json
 from r3bench.grading import Grader
 from r3bench.lock import exclusive
+from r3bench.prompts import prompt_of
 from r3bench.records import ASKED
 
 
@@ -111,7 +113,8 @@ def _evaluate_task(
 
     from r3bench.evaluation.lm import StoredLM, digest
 
-    task = load_task(name, section.style)
+    prompt = prompt_of(section, "eval")
+    task = load_task(name, section.style, prompt.template)
     task.set_config("repeats", section.samples)
     if task.get_config("num_fewshot") is None:
         task.set_config("num_fewshot", 0)
@@ -128,6 +131,7 @@ def _evaluate_task(
         "backend": backend.name,
         "template": hashlib.sha256(template.encode()).hexdigest()[:12],
         "style": section.style,
+        **({"prompt": prompt.digest} if prompt.digest else {}),
         "temperature": sampling.temperature,
         "top_p": sampling.top_p,
         "max_tokens": sampling.max_tokens,
@@ -135,14 +139,16 @@ def _evaluate_task(
         "engine": deciding(section.engine) if backend.name == "vllm" else None,
         **backend.details,
     }
-    with using(Grader(require_boxed=section.require_boxed)) as grader, progress_bar(name, quiet) as progress:
+    docs = list(task.test_docs())
+    judge = named_in(docs, name) or Grader(require_boxed=section.require_boxed)
+    with using(judge) as grader, progress_bar(name, quiet) as progress:
 
         def told(done: int, total: int) -> None:
             begun(name, total)
             progress(done, total)
 
         for path in _graded_otherwise(folder, settings, grader.name):
-            regrade_shard(path, grader)
+            regrade_shard(path, grader, {doc["id"]: doc for doc in docs})
         lm = StoredLM(
             backend=backend,
             folder=folder,
@@ -157,10 +163,11 @@ def _evaluate_task(
             task_dict={"tasks": {name: task}, "groups": {}, "group_map": {}},
             limit=section.limit,
             apply_chat_template=True,
+            system_instruction=prompt.system,
             bootstrap_iters=0,
             log_samples=False,
         )
-    asked = {doc["id"] for doc in list(task.test_docs())[: section.limit]}
+    asked = {doc["id"] for doc in docs[: section.limit]}
     rows = [row for row in shards.read(folder, settings) if row["question"] in asked]
     return {"version": settings["version"], "digest": settings["questions"]} | summarise(rows, section.samples)
 

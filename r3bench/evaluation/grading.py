@@ -3,12 +3,13 @@
 import contextlib
 from collections.abc import Iterator
 
+from r3bench.evaluation.scorer import Scorer
 from r3bench.grading import Grader
 
-_active: list[Grader] = []
+_active: list[Grader | Scorer] = []
 
 
-def current() -> Grader:
+def current() -> Grader | Scorer:
     """The grader in use; a default one is made when lm-eval runs the tasks on its own."""
     if not _active:
         _active.append(Grader())
@@ -16,7 +17,7 @@ def current() -> Grader:
 
 
 @contextlib.contextmanager
-def using(grader: Grader) -> Iterator[Grader]:
+def using(grader: Grader | Scorer) -> Iterator[Grader | Scorer]:
     """Make `grader` the current one, and end its processes afterwards."""
     _active.append(grader)
     try:

@@ -13,6 +13,7 @@ from lm_eval.api.model import LM
 from r3bench.evaluation import shards
 from r3bench.evaluation.journal import Journal
 from r3bench.evaluation.sampling import Backend, Completion, Draw, Sampling, draw_seed
+from r3bench.evaluation.scorer import Scorer
 from r3bench.grading import Grader, Verdict
 
 
@@ -37,7 +38,7 @@ class StoredLM(LM):
         sampling: Sampling,
         seed: int,
         settings: dict[str, Any],
-        grader: Grader,
+        grader: Grader | Scorer,
         progress: Callable[[int, int], None],
     ) -> None:
         super().__init__()
@@ -57,11 +58,11 @@ class StoredLM(LM):
         """One response per request; the n-th request of a question is its repeat n."""
         keys: list[tuple[str, int]] = []
         prompts: dict[str, str] = {}
-        golds: dict[str, str] = {}
+        docs: dict[str, dict[str, Any]] = {}
         seen: dict[str, int] = {}
         for request in requests:
             question = request.doc["id"]
-            prompts[question], golds[question] = request.args[0], request.doc["answer"]
+            prompts[question], docs[question] = request.args[0], request.doc
             keys.append((question, seen.get(question, 0)))
             seen[question] = keys[-1][1] + 1
         samples = max(seen.values(), default=0)
@@ -87,7 +88,7 @@ class StoredLM(LM):
         asked = dict.fromkeys(question for block in missing for question in block.questions)
         self.backend.check([prompts[question] for question in asked], self.sampling)
         for block, answers in self._sampled(missing, prompts, finished, journal):
-            self._store(block, answers, golds)
+            self._store(block, answers, docs)
             journal.done(block.name)
         texts = {(row["question"], row["repeat"]): row["response"] for row in shards.read(self.folder)}
         return [texts[key] for key in keys]
@@ -133,10 +134,13 @@ class StoredLM(LM):
             for repeat in block.repeats
         ]
 
-    def _store(self, block: shards.Block, answers: Sequence[Completion], golds: dict[str, str]) -> None:
+    def _store(self, block: shards.Block, answers: Sequence[Completion], docs: dict[str, dict[str, Any]]) -> None:
         draws = self._draws(block, dict.fromkeys(block.questions, ""))
-        gold = [golds[draw.question] for draw in draws]
-        verdicts = self.grader.grade([answer.text for answer in answers], gold)
+        asked = [docs[draw.question] for draw in draws]
+        gold = [doc["answer"] for doc in asked]
+        texts = [answer.text for answer in answers]
+        own = isinstance(self.grader, Scorer)
+        verdicts = self.grader.grade_docs(texts, asked) if own else self.grader.grade(texts, gold)  # type: ignore[union-attr]
         rows = [
             {
                 "question": draw.question,

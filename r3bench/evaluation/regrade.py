@@ -5,8 +5,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
+from r3bench.errors import ConfigError
 from r3bench.evaluation import shards
 from r3bench.evaluation.runs import answer_folder, answers, task_names
+from r3bench.evaluation.scorer import PREFIX, Scorer
 from r3bench.evaluation.settings import KEY
 from r3bench.evaluation.summary import summarise
 from r3bench.evaluation.tied import check_answers, note_rewrite
@@ -24,10 +26,20 @@ def make_grader(name: GraderName, require_boxed: bool) -> Grader | ExactGrader:
     return Grader(require_boxed=require_boxed) if name == "math-verify" else ExactGrader(require_boxed)
 
 
-def regrade_shard(path: Path, judge: Grader | ExactGrader) -> tuple[int, int, int]:
-    """Replace the verdicts of one shard, atomically; how many answers it has, and how many became right and wrong."""
+def regrade_shard(
+    path: Path, judge: Grader | ExactGrader | Scorer, docs: Mapping[str, Mapping[str, Any]] | None = None
+) -> tuple[int, int, int]:
+    """Replace the verdicts of one shard, atomically; how many answers it has, and how many became right and wrong.
+
+    `docs`: question -> document, for a task's own judge.
+    """
     rows, settings = shards.read_shard(path)
-    verdicts = judge.grade([row["response"] for row in rows], [row["gold"] for row in rows])
+    if isinstance(judge, Scorer):
+        assert docs is not None
+        known = [docs[row["question"]] for row in rows]
+        verdicts = judge.grade_docs([row["response"] for row in rows], known)
+    else:
+        verdicts = judge.grade([row["response"] for row in rows], [row["gold"] for row in rows])
     to_right = sum(verdict.correct and not row["correct"] for row, verdict in zip(rows, verdicts, strict=True))
     to_wrong = sum(row["correct"] and not verdict.correct for row, verdict in zip(rows, verdicts, strict=True))
     for row, verdict in zip(rows, verdicts, strict=True):
@@ -74,6 +86,14 @@ def _regrade(
     report: dict[str, dict[str, Any]] = {}
     check_answers(RunPaths(folder.parent))
     for task in task_names(run, tasks):
+        own = {row["grader"] for row in answers(run, task) if row["grader"].startswith(PREFIX)}
+        if own:
+            if tasks is None:
+                continue
+            raise ConfigError(
+                f"{run}: task '{task}' has a judge of its own ({min(own)}); `r3bench eval` grades its answers anew where "
+                "the function has changed"
+            )
         changes = [regrade_shard(path, judge) for path in shards.files(folder / task)]
         report[task] = {
             "answers": sum(answered for answered, _, _ in changes),
@@ -97,6 +117,8 @@ def _regrade(
 
 def second_opinion(row: Mapping[str, Any]) -> bool:
     """What equal spelling says of a stored answer, found afresh in its response."""
+    if row["grader"].startswith(PREFIX):
+        return same_spelling(row["extracted"], row["gold"])
     answer = final_answer(row["response"], require_boxed=not row["grader"].endswith("/last"))
     return same_spelling(answer.text, row["gold"])
 

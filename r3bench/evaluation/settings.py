@@ -6,6 +6,7 @@ from typing import Any
 
 from r3bench.config.sections import EvalSection
 from r3bench.files import expect
+from r3bench.prompts import prompt_of
 
 KEY = "settings"  # of a task's summary
 HARMLESS = frozenset(  # arguments of vLLM's engine for memory and speed
@@ -37,6 +38,7 @@ def settings(section: EvalSection, default_max_tokens: int) -> dict[str, Any]:
         "limit": section.limit,
         "seed": section.seed,
         "style": section.style,
+        "prompt": prompt_of(section, "eval").digest,
         "require_boxed": section.require_boxed,
         "engine": deciding(section.engine),
     }

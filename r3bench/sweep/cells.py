@@ -5,9 +5,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from r3bench import catalog
+from r3bench import catalog, project
 from r3bench.analysis.declared import declared_from
 from r3bench.config.load import apply_overrides, parse_recipe, read_yaml, run_id
+from r3bench.config.paths import localised
 from r3bench.config.sections import Recipe
 from r3bench.config.trainer_fields import trainer_value
 from r3bench.errors import ConfigError
@@ -68,8 +69,10 @@ def enumerate_cells(
     Raises:
         ConfigError: a combination that isn't a valid recipe, named, or a macro average over tasks of no cell.
     """
+    if grid.home:
+        project.enter(grid.home)
     path = catalog.recipe_path(grid.recipe)
-    base = apply_overrides(read_yaml(path), [])
+    base = apply_overrides(localised("", read_yaml(path), path.parent), [])
     assign(base, grid.set)
     if grid.eval:
         base["eval"] = {**(base.get("eval") or {}), **grid.eval}

@@ -4,12 +4,11 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import yaml
 
-from r3bench import catalog
+from r3bench import catalog, project
 from r3bench.config.precision import loaded_dtype, precision
 from r3bench.config.sections import Recipe
 from r3bench.config.trainer_fields import trainer_value
@@ -149,8 +148,8 @@ def training_questions(recipe: Recipe) -> int | None:
     """Rows of the training set; None where only loading it could tell."""
     name = recipe.data.name
     known: int | None = SIZES["train"] if name in CAPS else TRAINING_SETS.get(name)
-    if known is None and name.endswith(".jsonl") and Path(name).is_file():
-        with open(name, "rb") as file:
+    if known is None and name.endswith(".jsonl") and project.located(name).is_file():
+        with open(project.located(name), "rb") as file:
             known = sum(1 for line in file if line.strip())
     if recipe.data.limit is not None:
         return min(recipe.data.limit, known or recipe.data.limit)

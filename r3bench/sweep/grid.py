@@ -2,14 +2,15 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from r3bench import catalog
+from r3bench import catalog, project
 from r3bench.analysis.declared import declared_from
 from r3bench.config.load import read_yaml
-from r3bench.config.strict import build, inside, show, spelled_number, truth_hint
+from r3bench.config.paths import localised, localised_keys
+from r3bench.config.strict import build, inside, plain, show, spelled_number, truth_hint
 from r3bench.errors import ConfigError, nearest
 from r3bench.sweep.design import Design
 
@@ -124,6 +125,7 @@ class Grid:
     keep: Literal["all", "model", "none"] = "model"  # after a verified evaluation: all; no checkpoints; no weights
     description: str = ""  # shown by `r3bench list`
     name: str = ""  # the study's folder; the file's name unless given
+    home: str = ""  # the project, where names and paths are looked for first: the file's; never written, nor read
 
     def __post_init__(self) -> None:
         if not self.seeds or len(set(self.seeds)) != len(self.seeds):
@@ -160,10 +162,40 @@ def load_grid(name: str) -> Grid:
     Raises:
         ConfigError: naming the file, key, value and expectation.
     """
+    project.enter(None)
     path = catalog.grid_path(name)
+    catalog.enter_project(path)
     values = read_yaml(path)
     values.setdefault("name", path.stem)
-    return parse_grid(values, str(path))
+    grid = parse_grid(_localised(values, path.parent), str(path))
+    return replace(grid, home=str(project.home()))
+
+
+def _localised(values: dict[str, Any], base: Path) -> dict[str, Any]:
+    """A grid's values with the paths in it as seen from the project."""
+    if isinstance(values.get("recipe"), str) and catalog.is_path(values["recipe"]):
+        values["recipe"] = project.spelled(values["recipe"], base)
+    for section in ("set", "eval"):
+        if isinstance(values.get(section), Mapping):
+            prefix = "eval." if section == "eval" else ""
+            found = localised_keys({f"{prefix}{key}": value for key, value in values[section].items()}, base)
+            values[section] = {key.removeprefix(prefix): value for key, value in found.items()}
+    if isinstance(values.get("factors"), Mapping):
+        values["factors"] = {name: _localised_levels(str(name), v, base) for name, v in values["factors"].items()}
+    return values
+
+
+def _localised_levels(name: str, levels: Any, base: Path) -> Any:
+    """The levels of a factor; a list whose items change becomes a mapping, so that levels are called as written."""
+    if isinstance(levels, Mapping):
+        return {
+            level: localised_keys(value, base) if isinstance(value, Mapping) else localised(name, value, base)
+            for level, value in levels.items()
+        }
+    if isinstance(levels, list):
+        found = [localised(name, level, base) for level in levels]
+        return {_text(level): value for level, value in zip(levels, found, strict=True)} if found != levels else levels
+    return levels
 
 
 def parse_grid(values: Mapping[str, Any], where: str) -> Grid:
@@ -179,6 +211,8 @@ def parse_grid(values: Mapping[str, Any], where: str) -> Grid:
             {_text(f): _text(level) for f, level in cell.items()} if isinstance(cell, Mapping) else cell
             for cell in values["cells"]
         ]
+    if "home" in values:
+        raise ConfigError(f"{inside(where, 'home')}: got {show(values['home'])} for an unknown key")
     grid = build(Grid, values, where)
     if "name" in values:
         check_study_name(grid.name, inside(where, "name"))
@@ -304,6 +338,13 @@ def _text(value: Any) -> str:
     if value is False:
         return "off"
     return str(value)
+
+
+def written(grid: Grid) -> dict[str, Any]:
+    """A grid as JSON-ready data, without where it was found."""
+    values: dict[str, Any] = plain(grid)
+    del values["home"]
+    return values
 
 
 def grid_file(name: str) -> Path:

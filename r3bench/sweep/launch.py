@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from r3bench import project
 from r3bench.config.load import parse_recipe, resolved, run_id
 from r3bench.config.sections import Recipe
 from r3bench.errors import R3BenchError
@@ -67,6 +68,7 @@ def launch(recipe: Recipe, directory: Path, world: World, *, quiet: bool = False
     directory.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="r3bench-") as folder:
         job = {"recipe": resolved(recipe), "directory": str(directory.absolute()), "quiet": quiet, "probe": probe}
+        job["home"] = str(project.home())
         write_json(Path(folder, "job.json"), job)
         failures = _run_ranks(directory, run_id(recipe), world, folder, split_devices(recipe.trainer, world.gpus))
         replies = {int(path.stem.split("-")[1]): read_json(path) for path in Path(folder).glob("rank-*.json")}
@@ -207,6 +209,7 @@ def main(folder: str) -> int:
 
     exits_are_told(leave)
     with Outcome(everything=True) as outcome:
+        project.enter(job["home"])
         recipe = parse_recipe(job["recipe"], str(directory / "config.json"))
         if job["probe"]:
             from r3bench.training.models import model_folder

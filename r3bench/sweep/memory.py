@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from r3bench import catalog
+from r3bench import catalog, project
 from r3bench.config.precision import autocast_of, loaded_dtype, precision
 from r3bench.config.sections import LoraSection, Recipe
 from r3bench.config.strict import build
@@ -227,7 +227,7 @@ def adapter_parameters(shape: Shape, rank: int) -> int:
 
 def shape_of(name: str) -> Shape | None:
     """The shape of a model: of a local folder from its config.json, of a known hub model, else None."""
-    file = Path(name).expanduser() / "config.json"
+    file = project.located(name) / "config.json"
     if file.is_file():
         return _from_config(file)
     return next((shape for pattern, shape in KNOWN.items() if re.search(pattern, name)), None)

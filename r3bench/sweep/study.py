@@ -14,7 +14,7 @@ from r3bench.records import STUDY_SCHEMA, RunPaths, RunRecord, check_study, read
 from r3bench.seals import sealed
 from r3bench.secrets import masked_values
 from r3bench.sweep.cells import BASE_MODEL, Cell, Duplicate
-from r3bench.sweep.grid import Grid, factors_of
+from r3bench.sweep.grid import Grid, factors_of, written
 from r3bench.sweep.worker import finished, set_aside_torn
 
 State = Literal["finished", "elsewhere", "to_do"]
@@ -48,7 +48,7 @@ class Study:
         return {
             "schema": STUDY_SCHEMA,
             # options of a scheduler may hold variables with a token
-            "grid": {**plain(self.grid), "executor": masked_values(plain(self.grid.executor))},
+            "grid": {**written(self.grid), "executor": masked_values(plain(self.grid.executor))},
             # lists, because their order means something (a factor's first level is its reference) and a mapping's is
             # lost by many a JSON tool
             "factors": [{"name": f.name, "levels": list(f.levels)} for f in factors_of(self.grid)],

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeGuard
 
+from r3bench import project
 from r3bench.config.load import parse_recipe, resolved
 from r3bench.config.sections import Recipe
 from r3bench.config.strict import build, plain, spelled_number
@@ -141,6 +142,7 @@ def job(grid: Grid, recipe: Recipe, root: Path) -> dict[str, Any]:
         "recipe": resolved(recipe),
         "tuning": plain(grid.tuning),
         "strategy": grid.executor.strategy,
+        "home": str(project.home()),
     }
 
 
@@ -155,6 +157,7 @@ def run_search(work: Mapping[str, Any], steps: Steps | None = None) -> dict[str,
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     folder = Path(work["directory"])
     section = build(TuningSection, work["tuning"], "tuning")
+    project.enter(work.get("home"))
     recipe = parse_recipe(work["recipe"], str(folder))
     space = space_of(section, recipe)
     study = optuna.create_study(direction="maximize")

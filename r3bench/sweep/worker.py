@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from r3bench import project
 from r3bench.config.load import check_sources, config_hash, parse_recipe, resolved, run_id
 from r3bench.config.sections import EvalSection, Recipe
 from r3bench.config.trainer_fields import trainer_value
@@ -334,12 +335,14 @@ def job(recipe: Recipe, directory: Path, factors: Mapping[str, str], halvings: i
         "directory": str(directory.absolute()),
         "factors": dict(factors),
         "halvings": halvings,
+        "home": str(project.home()),
     }
 
 
 def run_job(work: Mapping[str, Any], steps: Steps | None = None) -> dict[str, Any]:
     """Run a cell described by `job`, noting the attempt in `attempts.jsonl`; the record as JSON-ready data."""
     directory = Path(work["directory"])
+    project.enter(work.get("home"))
     recipe = parse_recipe(work["recipe"], str(directory / "config.json"))
     halvings = work["halvings"]
     with attempt(directory, halvings) if lead() else contextlib.nullcontext():

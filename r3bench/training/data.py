@@ -6,12 +6,14 @@ import re
 import sys
 from typing import Any
 
+import pyarrow as pa
 from datasets import Dataset
 
 from r3bench.config.sections import DataSection
-from r3bench.errors import DataError, nearest
+from r3bench.errors import DataError, first_line, nearest
 from r3bench.grading.extract import last_boxed
-from r3bench.prompts import render
+from r3bench.prompts import prompt_of
+from r3bench.training.columns import check_columns, further_columns
 from r3bench.training.data_sources import rows
 
 FINAL = re.compile(r"####\s*([^\n]+)")  # GSM8K's mark before the final answer
@@ -30,7 +32,9 @@ def load_questions(section: DataSection) -> Dataset:
         DataError: for a missing column, an empty or non-text problem or answer, or a question id given twice; names
             the file and row. The same problem under two ids is allowed.
     """
+    prompt = prompt_of(section)
     source, section, known = rows(section)
+    columns = further_columns(section)
     allowed = known.unanswered if known else 0
     questions: list[dict[str, Any]] = []
     seen: dict[str, str] = {}
@@ -39,7 +43,7 @@ def load_questions(section: DataSection) -> Dataset:
         if section.limit is not None and len(questions) == section.limit:
             break
         if not questions and not left_out:
-            _check_columns(where, row, section)
+            check_columns(where, row, section)
         problem = _text(where, row, section.problem, "problem")
         if left_out < allowed and _missing(row.get(section.answer)):
             left_out += 1
@@ -54,10 +58,12 @@ def load_questions(section: DataSection) -> Dataset:
         if question in seen:
             raise DataError(_twice(where, question, seen[question], _has_id(row, section)))
         seen[question] = where
+        further = {name: _cell(where, row, name) for name in columns}
         questions.append(
             {
+                **further,
                 "question_id": question,
-                "prompt": render(problem, section.style),
+                "prompt": prompt.messages(problem, further),
                 "problem": problem,
                 "answer": answer,
                 "solution": _solution(where, row, section, written, answer),
@@ -67,20 +73,19 @@ def load_questions(section: DataSection) -> Dataset:
         raise DataError(f"data.name: '{section.name}' has no rows")
     if left_out:
         print(f"r3bench: {section.name}: left out {left_out} rows without an answer", file=sys.stderr, flush=True)
-    found = Dataset.from_list(questions)
+    try:
+        found = Dataset.from_list(questions)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+        raise DataError(
+            f"data.columns: {', '.join(columns)}: not of one type in all rows ({first_line(error)}); expected, say, a text"
+        ) from error
     return found if any(row["solution"] for row in questions) else found.remove_columns("solution")
 
 
-def _check_columns(where: str, row: dict[str, Any], section: DataSection) -> None:
-    """The first row tells whether the recipe names the right columns."""
-    needed = {"problem": section.problem, "answer": section.answer}
-    if section.id is not None and section.id != DataSection().id:
-        needed["id"] = section.id
-    if section.solution is not None and section.solution != DataSection().solution:
-        needed["solution"] = section.solution
-    for key, column in needed.items():
-        if column not in row:
-            raise DataError(f"{where}: data.{key}: no column '{column}'{nearest(column, map(str, row))}")
+def _cell(where: str, row: dict[str, Any], column: str) -> Any:
+    if column not in row:
+        raise DataError(f"{where}: no column '{column}' (data.columns){nearest(column, map(str, row))}")
+    return row[column]
 
 
 def _missing(value: Any) -> bool:

@@ -8,9 +8,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from r3bench import project
+from r3bench.config.load import GENERATOR
 from r3bench.config.sections import DataSection
 from r3bench.errors import DataError, first_line, nearest
 from r3bench.training import embedded
+from r3bench.training.gym import gym_rows
 
 Row = tuple[str, dict[str, Any]]  # where it stands ('file:line 3', 'org/name row 3') and its columns
 MATH_SUBJECTS = (
@@ -83,18 +86,25 @@ def rows(section: DataSection) -> tuple[Iterator[Row], DataSection, KnownSet | N
         return _known(section, KNOWN[name])
     if kind == "file":
         _refuse(section, "a file", split="train")
-        return local(Path(name).expanduser()), section, None
+        return local(project.located(name)), section, None
+    if kind == "generator":
+        _refuse(section, "a generator", split="train")
+        return gym_rows(name.partition(":")[2], section.options, "data.options"), section, None
     hub, _, config = name.partition(":")
     return _hub(hub, (config or None,), section.split, section.revision), section, None
 
 
-def kind_of(section: DataSection) -> Literal["embedded", "known", "file", "hub"]:
+def kind_of(section: DataSection) -> Literal["embedded", "known", "file", "generator", "hub"]:
     """What a section's name stands for; a hub id is only checked for its form.
 
     Raises:
         DataError: an evaluation set, or nothing that is known; names the nearest.
     """
     name = section.name
+    if name.startswith(GENERATOR):
+        return "generator"
+    if section.options:
+        raise DataError(f"data.options: got {section.options}, expected them with '{GENERATOR}GENERATOR' alone")
     if name in embedded.CAPS:
         return "embedded"
     if name in EVALUATION:
@@ -103,7 +113,7 @@ def kind_of(section: DataSection) -> Literal["embedded", "known", "file", "hub"]
         )
     if name in KNOWN:
         return "known"
-    if name.endswith((".jsonl", ".parquet")) or name.startswith((".", "/", "~")) or Path(name).is_file():
+    if name.endswith((".jsonl", ".parquet")) or name.startswith((".", "/", "~")) or project.located(name).is_file():
         return "file"
     hub, _, _ = name.partition(":")
     if hub.count("/") != 1 or not all(hub.split("/")):

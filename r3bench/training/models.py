@@ -7,6 +7,7 @@ import torch
 from safetensors import SafetensorError
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
+from r3bench import project
 from r3bench.config.sections import ModelSection
 from r3bench.errors import ConfigError
 from r3bench.training import embedded, embedded_model, smollm
@@ -32,7 +33,7 @@ def model_folder(name: str, revision: str | None = None) -> str:
         path = smollm.folder()
     else:
         check_model_name(name)
-        path = Path(name).expanduser()
+        path = project.located(name)
         if not path.is_dir():
             return name
     if revision is not None:

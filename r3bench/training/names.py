@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from r3bench import project
 from r3bench.config.sections import Recipe
 from r3bench.errors import ConfigError, nearest
 from r3bench.files import expect, read_json
@@ -25,7 +26,7 @@ def check_names(recipe: Recipe) -> None:
     """
     check_model_name(recipe.model.name)
     if data_sources.kind_of(recipe.data) == "file":
-        data_sources.check_file(Path(recipe.data.name).expanduser())
+        data_sources.check_file(project.located(recipe.data.name))
 
 
 def check_model_name(name: str) -> None:
@@ -34,7 +35,7 @@ def check_model_name(name: str) -> None:
     Raises:
         ConfigError: naming the nearest name.
     """
-    folder = Path(name).expanduser()
+    folder = project.located(name)
     if name in BUILT_IN:
         return
     if folder.is_dir():

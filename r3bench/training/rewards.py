@@ -3,9 +3,11 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from r3bench.config.sections import RewardSection
+from r3bench import source
+from r3bench.config.sections import RewardSection, function_name
 from r3bench.grading import Grader
 from r3bench.grading.extract import THOUGHT_END
+from r3bench.training import gym, trl_adapter
 
 THOUGHT_START = "<think>"
 
@@ -69,9 +71,40 @@ class LengthBonus:
         ]
 
 
-def reward_functions(section: RewardSection, grader: Grader) -> list[Callable[..., list[float]]]:
-    """The reward functions of a recipe, `correctness` first."""
-    correctness = Correctness(grader, section.thinking == "required")
-    if not section.length_bonus:
-        return [correctness]
-    return [correctness, LengthBonus(correctness, section.length_max)]
+def reward_functions(section: RewardSection, grader: Grader) -> list[Callable[..., Any]]:
+    """The reward functions of a recipe in its order, the length bonus last.
+
+    Raises:
+        ConfigError: a function that can't be found or imported.
+    """
+    found: list[Callable[..., Any]] = []
+    for number, name in enumerate(section.used):
+        if name in ("accuracy", "correctness"):
+            found.append(Correctness(grader, section.thinking == "required"))
+        elif name == "reasoning_gym":
+            found.append(gym.score)
+        else:
+            found.append(named(source.load(name, f"reward.functions[{number}]"), function_name(name)))
+    if section.length_bonus:
+        accuracy = next(function for function in found if isinstance(function, Correctness))
+        found.append(LengthBonus(accuracy, section.length_max))
+    return found
+
+
+def named(function: Any, name: str) -> Any:
+    """`function` under the name that it is logged by: TRL asks for `__name__`, which objects and partials lack."""
+    if getattr(function, "__name__", None) == name:
+        return function
+    if trl_adapter.is_async(function):
+
+        async def later(*args: Any, **kwargs: Any) -> Any:
+            return await function(*args, **kwargs)
+
+        later.__name__ = name
+        return later
+
+    def now(*args: Any, **kwargs: Any) -> Any:
+        return function(*args, **kwargs)
+
+    now.__name__ = name
+    return now

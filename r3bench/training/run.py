@@ -155,7 +155,7 @@ def training_arguments(recipe: Recipe, paths: RunPaths) -> R3Config:
         **({"use_cpu": True, "bf16": False} if cpu else {}),
         **recipe.trainer,
         "output_dir": str(paths.checkpoints), "seed": recipe.seed, "components": recipe.components,
-        "correctness": {"functions": ["correctness"]}, "history": plain(recipe.history),
+        "correctness": {"functions": list(recipe.reward.deciding), "threshold": recipe.reward.threshold}, "history": plain(recipe.history),
     }  # fmt: skip
     if cpu and recipe.trainer.get("fp16"):
         raise ConfigError("trainer.fp16: got True, but there is no GPU here, and on a CPU it would be left out")
@@ -163,6 +163,8 @@ def training_arguments(recipe: Recipe, paths: RunPaths) -> R3Config:
         raise ConfigError(
             "trainer.save_only_model: got True, but a run goes on from its checkpoints, and can't without the optimizer"
         )
+    if recipe.reward.weights:
+        values["reward_weights"] = recipe.reward.all_weights
     check_trackers(values)
     try:
         arguments = R3Config(**values)

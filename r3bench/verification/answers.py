@@ -9,6 +9,7 @@ from r3bench.analysis.counts import PLACE
 from r3bench.errors import StateError
 from r3bench.evaluation import shards
 from r3bench.evaluation.sampling import draw_seed
+from r3bench.evaluation.scorer import PREFIX
 from r3bench.evaluation.settings import KEY
 from r3bench.evaluation.summary import summarise
 from r3bench.grading import ExactGrader, Grader, Verdict
@@ -149,6 +150,11 @@ class Regrader:
         for path, row in rows:
             by_rule.setdefault(row["grader"], []).append((path, row))
         for grader, group in sorted(by_rule.items()):
+            if grader.startswith(PREFIX):
+                self._found.note(
+                    f"{len(group)} answers were graded by a function of the task's ({grader}); not graded anew"
+                )
+                continue
             judge = self._judge(grader)
             if judge.name != grader:
                 self._found.note(f"answers graded by '{grader}' were graded anew by '{judge.name}'")

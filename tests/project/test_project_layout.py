@@ -12,11 +12,13 @@ PACKAGES = {"r3bench": ROOT / "r3bench", "r3bench.components": ROOT / "component
 
 # area -> what of r3bench it may import; `None`: anything. An area is a package below r3bench or a module beside them.
 BASE = {
-    "devices", "errors", "exclusions", "files", "installation", "lock", "measured", "out_of_memory", "record_types",
-    "records", "seals", "secrets", "streams",
+    "devices", "errors", "exclusions", "files", "installation", "lock", "measured", "out_of_memory", "project",
+    "record_types", "records", "seals", "secrets", "source", "streams",
 }  # fmt: skip
 ALLOWED: dict[str, set[str] | None] = {
     "errors": set(),
+    "project": set(),
+    "source": {"errors", "project"},
     "files": BASE,
     "records": BASE,
     "record_types": BASE,
@@ -33,9 +35,9 @@ ALLOWED: dict[str, set[str] | None] = {
     "prompts": BASE,
     "serving": {*BASE, "config", "serving"},
     "catalog": {*BASE, "training.component"},
-    "config": {*BASE, "catalog", "config"},
+    "config": {*BASE, "catalog", "config", "prompts"},
     "grading": {*BASE, "config", "grading"},
-    "evals": {*BASE, "config", "grading", "prompts", "evaluation", "training.embedded"},
+    "evals": {*BASE, "config", "grading", "prompts", "evaluation", "training"},
     "components": {"errors", "training"},
     "training": {*BASE, "config", "catalog", "grading", "prompts", "training"},
     "evaluation": {*BASE, "config", "catalog", "grading", "prompts", "evaluation", "training"},
