@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from r3bench.errors import DataError, nearest
+from r3bench.errors import DataError, Unreachable, nearest
 from r3bench.evaluation.grading import current
 from r3bench.evaluation.metrics import majority, pass_at_k
 from r3bench.evaluation.scorer import COLUMN, THRESHOLD, Scorer, named_in
@@ -91,7 +91,7 @@ def load(
 
 def _own_rows(path: Path, named: dict[str, str | None], columns: Sequence[str]) -> tuple[list[dict[str, Any]], str]:
     """The rows of the user's file, named columns first; a column that isn't there is an error."""
-    found = []
+    found: list[dict[str, Any]] = []
     for where, row in local(path):
         if not found:
             for key, column in named.items():
@@ -176,7 +176,9 @@ def _rows(
         table = datasets.load_dataset(hub, subset, split=split, revision=revision)
     except (OSError, ValueError) as error:
         reason = str(error).splitlines()[0][:200]
-        raise DataError(f"task {name}: {tried}, and hub data set {hub} can't be loaded: {reason}") from error
+        offline = isinstance(error, ConnectionError) or "offline" in reason.lower() or "reach" in reason.lower()
+        kind = Unreachable if offline else DataError
+        raise kind(f"task {name}: {tried}, and hub data set {hub} can't be loaded: {reason}") from error
     missing = {column for column in (*columns.values(), *keep) if column} - set(table.column_names)
     if missing:
         raise DataError(f"hub data set {hub}: no column {sorted(missing)}; it has {table.column_names}")

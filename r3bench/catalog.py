@@ -1,5 +1,5 @@
-"""Finds components, recipes, grids and tasks by name: the project's folders, the working directory's, those of installed
-packages, then the shipped ones."""
+"""Finds components, recipes, grids and tasks by name: in the project, the working directory, installed packages, and
+last among the shipped ones."""
 
 import ast
 import dataclasses
@@ -82,8 +82,8 @@ def installed(kind: str) -> tuple[tuple[str, Path], ...]:
             raise ConfigError(f"entry point {point.name} of r3bench.{kind}: {point.value}: {error}") from error
         if spec is None:
             raise ConfigError(f"entry point {point.name} of r3bench.{kind}: no package '{point.value}'")
-        folders = list(spec.submodule_search_locations or [])
-        places += [(point.name, Path(place)) for place in folders or [spec.origin] if place is not None]
+        origin = [spec.origin] if spec.origin is not None else []
+        places += [(point.name, Path(place)) for place in list(spec.submodule_search_locations or []) or origin]
     return tuple(places)
 
 

@@ -83,6 +83,7 @@ PANELS: dict[str, dict[str, Callable[..., None]]] = {  # shown in this order
         "list": find.list_,
         "copy": find.copy,
         "validate": find.validate,
+        "prompts": find.prompts,
         "env": find.env,
     },
     "Measure": {

@@ -22,6 +22,10 @@ class DataError(R3BenchError):
     exit_code = 2
 
 
+class Unreachable(DataError):
+    """A source on a network that can't be reached from here. Nothing is known of whether it could be used."""
+
+
 class StateError(R3BenchError):
     """Files on disk that are torn, locked by another process, or contradict each other."""
 

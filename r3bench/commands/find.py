@@ -62,7 +62,8 @@ def validate(
     overrides: Overrides = None,
     as_json: Json = False,
 ) -> None:
-    """Check a recipe or grid (both, if both have the name) without running anything.
+    """Check a recipe or grid (both, if both have the name) without running anything: loads every task and the first
+    rows of the data, tries rewards and components, grades gold answers.
 
     `--json` prints it with every default filled in.
     """
@@ -70,7 +71,7 @@ def validate(
     from r3bench.config.clipping import ratio_moves, replays_with_ratios
     from r3bench.config.load import load_recipe, resolved, run_id
     from r3bench.config.world import least_processes
-    from r3bench.training.names import check_names
+    from r3bench.sweep.preflight import tried
 
     kinds = _kinds(name, bool(overrides))
     found: dict[str, Any] = {}
@@ -78,7 +79,7 @@ def validate(
     advice: list[str] = []
     if "recipes" in kinds:
         recipe = load_recipe(name, overrides or [])
-        check_names(recipe)
+        advice += tried([recipe])
         found["recipe"] = resolved(recipe)
         on = ", ".join(recipe.components) or "none"
         least = least_processes(recipe.trainer)
@@ -90,10 +91,13 @@ def validate(
         advice += warnings_of(recipe)
     if "grids" in kinds:
         from r3bench.sweep.ablate import cell_warnings, check_cells, open_study
+        from r3bench.sweep.cells import BASE_MODEL
         from r3bench.sweep.grid import written
 
         study = open_study(name, Path())
         check_cells(study)
+        base = [cell.recipe for cell in study.cells if cell.factors == BASE_MODEL]
+        advice += tried([cell.recipe for cell in study.cells if cell.factors != BASE_MODEL], measured_only=base)
         advice += cell_warnings(study.cells, study.grid.executor.gpus)
         found["grid"] = written(study.grid) | {"runs": [cell.run_id for cell in study.cells]}
         lines["grid"] = f"{kinds['grids']}: {len(study.cells)} runs, {len(study.duplicates)} left out as duplicates"
@@ -102,6 +106,26 @@ def validate(
     else:
         print_pairs(lines)
         warn(advice)
+
+
+def prompts(
+    style: Annotated[
+        str | None, typer.Argument(metavar="[STYLE]", help="boxed, r1 or plain; default: all.", show_default=False)
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Print the prompts that `data.style` and `eval.style` name, as a template of one's own would have them."""
+    from r3bench.errors import ConfigError, nearest
+    from r3bench.prompts import ABOUT, STYLES
+
+    if style is not None and style not in STYLES:
+        raise ConfigError(f"style '{style}': unknown{nearest(style, STYLES)}")
+    if as_json:
+        print_json({name: STYLES[name] for name in ([style] if style else STYLES)})
+    elif style is not None:
+        typer.echo(STYLES[style])
+    else:
+        typer.echo("\n\n".join(f"{name}: {ABOUT[name]}\n---\n{text}\n---" for name, text in STYLES.items()))
 
 
 def env(as_json: Json = False) -> None:

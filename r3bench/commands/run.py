@@ -34,10 +34,11 @@ def train(
     """Train and evaluate one recipe, or finish it after an interruption; a finished run is left as it is."""
     from r3bench.config.advice import warnings_of
     from r3bench.config.load import load_recipe, run_id
-    from r3bench.errors import Diverged
+    from r3bench.errors import Diverged, Unreachable
     from r3bench.records import RunPaths
     from r3bench.serving.training import split_devices
     from r3bench.sweep.launch import World, launch
+    from r3bench.sweep.preflight import tried_apart
     from r3bench.sweep.strategy import check_launch
     from r3bench.sweep.worker import finished, lead, run_cell
 
@@ -45,6 +46,10 @@ def train(
     directory = runs / run_id(loaded)
     world = World(gpus, nodes, strategy, master)  # type: ignore[arg-type]
     check_launch(loaded, gpus, nodes, strategy, master)
+    if lead() and not RunPaths(directory).record.exists():
+        unreachable = tried_apart([loaded])
+        if unreachable:
+            raise Unreachable(unreachable[0])
     if lead() and finished(loaded, RunPaths(directory)) is None:
         warn(warnings_of(loaded, max(gpus * nodes, int(os.environ.get("WORLD_SIZE", "1")))))
     if probe and finished(loaded, RunPaths(directory)) is None:

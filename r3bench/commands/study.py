@@ -99,6 +99,7 @@ def plan(
     from r3bench.sweep.grid import load_grid
     from r3bench.sweep.plan import plan as make_plan
     from r3bench.sweep.plan_text import plan_data, plan_text
+    from r3bench.sweep.preflight import look
     from r3bench.sweep.strategy import check_numbers
 
     if _is_recipe(grid, bool(overrides)):
@@ -107,6 +108,7 @@ def plan(
         from r3bench.sweep.recipe_plan import recipe_plan
 
         recipe = load_recipe(grid, overrides or [])
+        look([recipe])
         advice = warnings_of(recipe, gpus or 1)
         data, text = recipe_plan(
             recipe,
@@ -128,6 +130,7 @@ def plan(
             f"{grid}: got '{overrides[0]}', but a grid takes no key=value; its 'set' section changes the recipe"
         )
     loaded = load_grid(grid)
+    look(cell.recipe for cell in enumerate_cells(loaded)[0])
     if gpus is not None or strategy is not None:
         gpus = loaded.executor.gpus if gpus is None else gpus
         strategy = strategy or (loaded.executor.strategy if gpus > 1 else "ddp")

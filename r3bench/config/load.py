@@ -243,9 +243,10 @@ def check_sources(recipe: Recipe) -> None:
         if found != before:
             what = "prompt" if prompts.is_file(name) else "reward" if ":" in name else "component"
             gone = "is a shipped one now" if what == "component" else "is gone"
+            now = f"is {found} now" if found else gone
             raise StateError(
-                f"{what} '{name}': its file was {before} when this run was resolved and "
-                f"{f'is {found} now' if found else gone}; restore it, or start again from the recipe, which is another run"
+                f"{what} '{name}': its file was {before} when this run was resolved and {now}; restore it, or start "
+                "again from the recipe, which is another run"
             )
 
 

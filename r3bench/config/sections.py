@@ -49,8 +49,8 @@ class DataSection:
     """The training questions."""
 
     name: str = (
-        "embedded"  # 'embedded', 'embedded-20', a known set ('gsm8k', ...), a .jsonl/.parquet file (as seen from the file
-        # that names it), a hub id, or 'reasoning-gym:GENERATOR'
+        "embedded"  # 'embedded', 'embedded-20', a known set ('gsm8k', ...), a .jsonl or .parquet file (its path as seen
+        # from the file that names it), a hub id, or 'reasoning-gym:GENERATOR'
     )
     split: str = "train"  # split of a hub data set
     revision: str | None = None  # hub commit or tag; known sets have a pinned one
@@ -123,14 +123,10 @@ class RewardSection:
     """The reward functions, correctness of the final answer unless others are named, and R3's length bonus (arXiv
     2601.19620, section 4.1.3)."""
 
-    functions: tuple[
-        str, ...
-    ] = ()  # 'accuracy', 'reasoning_gym', ./file.py:function or package.module:function; empty:
+    functions: tuple[str, ...] = ()  # 'accuracy', 'reasoning_gym', ./file.py:function, package.module:function; empty:
     # accuracy (of a generator: its own scorer)
     weights: tuple[float, ...] = ()  # one per function, in the total; empty: 1 each
-    correctness: tuple[
-        str, ...
-    ] = ()  # names of the functions that decide right and wrong; empty: accuracy, else the first
+    correctness: tuple[str, ...] = ()  # functions that decide right and wrong, by name; empty: accuracy, else the first
     threshold: float = 1.0  # smallest reward of theirs that is right
     timeout: float = 5.0  # seconds a single answer may take to grade; a hang costs this, counts as wrong and is logged
     workers: int = 2  # grading processes, started only when an answer needs more than a text comparison
@@ -157,7 +153,8 @@ class RewardSection:
         for name in self.used:
             if name not in BUILT_IN and ":" not in name:
                 raise ValueError(
-                    f"functions: got '{name}', expected {', '.join(BUILT_IN)}, ./file.py:function or package.module:function"
+                    f"functions: got '{name}', expected {', '.join(BUILT_IN)}, ./file.py:function or "
+                    "package.module:function"
                 )
         for name in self.correctness:
             if name not in names and function_name(name) not in names:
@@ -248,7 +245,7 @@ class Recipe:
     name: str = "run"  # readable part of the run id
     sources: dict[str, str] = field(
         default_factory=dict
-    )  # hash of each component's, reward's and prompt's file that is not a shipped one; filled in: other code, other run
+    )  # hash of each component's, reward's and prompt's file that is not shipped; filled in: other code is another run
 
     def __post_init__(self) -> None:
         if not 0 <= self.seed < 2**32:

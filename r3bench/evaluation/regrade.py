@@ -91,8 +91,8 @@ def _regrade(
             if tasks is None:
                 continue
             raise ConfigError(
-                f"{run}: task '{task}' has a judge of its own ({min(own)}); `r3bench eval` grades its answers anew where "
-                "the function has changed"
+                f"{run}: task '{task}' has a judge of its own ({min(own)}); `r3bench eval` grades its answers anew "
+                "where the function has changed"
             )
         changes = [regrade_shard(path, judge) for path in shards.files(folder / task)]
         report[task] = {

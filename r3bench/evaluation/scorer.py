@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from r3bench import source
-from r3bench.errors import ConfigError
+from r3bench.errors import ConfigError, first_line
 from r3bench.grading import Verdict
 from r3bench.grading.extract import THOUGHT_END
 
@@ -80,14 +80,11 @@ class Scorer:
         prompts = [[{"role": "user", "content": str(doc.get("prompt", doc.get("problem", "")))}] for doc in docs]
         completions = [[{"role": "assistant", "content": response}] for response in responses]
         try:
-            given = self._function(prompts=prompts, completions=completions, **columns)
-            if inspect.isawaitable(given):
-                given = asyncio.run(_awaited(given))
-            given = list(given)
+            given = list(awaited(self._function(prompts=prompts, completions=completions, **columns)))
         except (Exception, SystemExit) as error:
-            first = (str(error).strip().splitlines() or [""])[0]
             raise ConfigError(
-                f"{self._where}: '{self._short}' raised {type(error).__name__}: {first} (questions from {docs[0]['id']})"
+                f"{self._where}: '{self._short}' raised {type(error).__name__}: {first_line(error)} (question "
+                f"{docs[0]['id']} or after it)"
             ) from error
         return checked(given, len(responses), f"{self._where}: '{self._short}'")
 
@@ -98,8 +95,15 @@ class Scorer:
         """Nothing to end."""
 
 
-async def _awaited(value: Any) -> Any:
-    return await value
+def awaited(value: Any) -> Any:
+    """What an async function's call comes to; anything else as it is."""
+    if not inspect.isawaitable(value):
+        return value
+
+    async def result() -> Any:
+        return await value
+
+    return asyncio.run(result())
 
 
 def checked(values: Sequence[Any], count: int, where: str) -> list[float | None]:

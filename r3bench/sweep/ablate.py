@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from r3bench.config.advice import warnings_of
-from r3bench.errors import Interrupted, StateError
+from r3bench.errors import Interrupted, StateError, Unreachable
 from r3bench.lock import exclusive
 from r3bench.serving.training import ranks
 from r3bench.sweep.attempts import classify
@@ -20,13 +20,13 @@ from r3bench.sweep.executors import make_executor
 from r3bench.sweep.grid import Grid, check_study_name, load_grid
 from r3bench.sweep.local import gpu_ids
 from r3bench.sweep.overlap import note_overlap, overlap_file
+from r3bench.sweep.preflight import look, tried_apart
 from r3bench.sweep.signals import DRAIN_GRACE, end, handling
 from r3bench.sweep.strategy import check_numbers
 from r3bench.sweep.study import Study
 from r3bench.sweep.tuning import check_tuning, run_search, space_of, tuning_folder, winners
 from r3bench.sweep.tuning import job as tuning_job
 from r3bench.sweep.worker import run_job
-from r3bench.training.names import check_names
 
 
 def open_study(grid: Grid | str, runs: Path, name: str | None = None) -> Study:
@@ -81,6 +81,8 @@ def ablate(
     say = _steady(say)
     opened = open_study(grid, runs, study)
     check_cells(opened)
+    if run is run_job:
+        check_to_do(opened)
     for line in cell_warnings(opened.cells):
         say(f"warning: {line}")
     opened.check_weights()
@@ -125,13 +127,28 @@ def check_cells(study: Study) -> None:
         ConfigError, DataError: naming the cell, before anything is started.
     """
     section = study.grid.executor
+    look(cell.recipe for cell in study.cells)
     alone = section.kind in ("local", "inline") and not gpu_ids()
     for cell in study.cells:
-        check_names(cell.recipe)
         if cell.factors != BASE_MODEL:
             processes = 1 if alone else ranks(cell.recipe.trainer, section.gpus)
             strategy = section.strategy if processes > 1 else "ddp"
             check_numbers(cell.recipe, processes, 1, strategy, f"{study.grid.name}, cell {cell.name}: trainer")
+
+
+def check_to_do(study: Study) -> None:
+    """Try all that the runs which aren't finished need, before any is started (`r3bench.sweep.preflight`).
+
+    Raises:
+        ConfigError, DataError: a mistake that would only show after training.
+    """
+    left = [cell for cell in study.cells if not study.paths(cell).record.exists()]
+    trained = [cell.recipe for cell in left if cell.factors != BASE_MODEL]
+    untrained = [cell.recipe for cell in left if cell.factors == BASE_MODEL]
+    if left:
+        unreachable = tried_apart(trained, measured_only=untrained)
+        if unreachable:
+            raise Unreachable(unreachable[0])
 
 
 def cell_warnings(cells: Iterable[Cell], processes: int = 1) -> list[str]:

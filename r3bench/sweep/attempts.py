@@ -60,6 +60,11 @@ def classify(error: BaseException) -> Failure:
     return Failure(_kind(error), masked(message[:2000]), masked(detail[-20_000:]))
 
 
+def is_mistake(failure: Failure) -> bool:
+    """Whether a failure is of a setting or of the data, and would be the same in every run that has them."""
+    return failure.kind == "bug" and failure.message.partition(":")[0] in ("ConfigError", "DataError")
+
+
 # of an exchange between ranks (gloo, NCCL) when the other process is gone
 PEER_GONE = ("connection closed by peer", "connection reset by peer", "remote process exiting")
 

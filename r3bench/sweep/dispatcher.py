@@ -19,8 +19,8 @@ from r3bench.errors import Interrupted, StateError
 from r3bench.files import no_room
 from r3bench.lock import exclusive, holder
 from r3bench.records import RunRecord, read_record
-from r3bench.sweep.attempts import PAUSING, Failure, classify, counts, failures, give_up, note_failure
-from r3bench.sweep.cells import Cell
+from r3bench.sweep.attempts import PAUSING, Failure, classify, counts, failures, give_up, is_mistake, note_failure
+from r3bench.sweep.cells import BASE_MODEL, Cell
 from r3bench.sweep.disk import free_gb, prune
 from r3bench.sweep.progress import newest_change, saved
 from r3bench.sweep.signals import DRAIN_GRACE, end, handling
@@ -165,7 +165,7 @@ class Dispatcher:
             self.todo.append(cell)
 
     def _fill(self) -> None:
-        while self.todo and len(self.running) < self.slots and self.report.reason is None:
+        while self.todo and len(self.running) < self._room() and self.report.reason is None:
             free = free_gb(self.study.root)
             if free < self.study.grid.disk_floor_gb:
                 self._stop_filling(
@@ -201,6 +201,11 @@ class Dispatcher:
         now = time.monotonic()
         open_ = [max(0.0, usual - (now - run.begun)) for run in self.running.values()]
         return f"{text}, about {duration(max([(sum(open_) + todo * usual) / max(1, len(open_)), *open_]))} left"
+
+    def _room(self) -> int:
+        """Cells that may run now: the model before training is measured alone; what fails there fails everywhere."""
+        waiting = [*self.todo, *(run.cell for run in self.running.values())]
+        return 1 if any(cell.factors == BASE_MODEL for cell in waiting) else self.slots
 
     def _stop_filling(self, reason: str) -> None:
         if self.report.reason is None:
@@ -281,13 +286,15 @@ class Dispatcher:
         seen = counts(root)[failure.kind]
         if seen <= allowed:
             self.say(f"{cell.run_id}: {failure.kind}, attempt {seen + 1} of {allowed + 1} follows: {failure.message}")
-            self.todo.append(cell)
+            (self.todo.appendleft if cell.factors == BASE_MODEL else self.todo.append)(cell)
         else:
             give_up(root)
             self.report.failed[cell.run_id] = failure
             for watcher in self.watchers:
                 watcher.ended(cell, None, failure)
             self.say(f"{cell.run_id}: failed ({failure.kind}): {failure.message}; see {root / 'attempts.jsonl'}")
+            if cell.factors == BASE_MODEL and is_mistake(failure):
+                self._stop_filling(f"the model before training can't be measured: {failure.message}")
 
     def _end_hung(self) -> None:
         limit = self.study.grid.hang_after

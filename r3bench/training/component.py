@@ -101,6 +101,10 @@ class Group:
     # (both NaN where every reward function abstained)
     completion_ids: list[np.ndarray] = field(default_factory=list)  # G arrays (T,), in `probe` and `observe`
     # (in `score` only those of the rows whose entropies were asked for, the others empty)
+    texts: list[str] = field(
+        default_factory=list
+    )  # G answers as text, special tokens left out, from `score` on where a
+    # component `reads_answers` (with the tokens of all rows)
     masks: list[np.ndarray] = field(default_factory=list)  # G arrays (T,) bool, False for a tool's or environment's
     # tokens, where `completion_ids` are; empty: there are none
     asked: list[int] = field(default_factory=list)  # G checksums of the prompt's tokens where those may differ
@@ -211,6 +215,9 @@ class Component:
     # The flags below may be set on the instance in __init__ when they depend on the settings, except `shapes_reward`.
     uses_history: bool = False  # trajectories are stored and summaries fetched
     shapes_reward: ClassVar[bool] = False  # gets a reward column of its own
+    reads_answers: bool = (
+        False  # from `score` on groups have every answer's text (`texts`) and tokens (`completion_ids`)
+    )
     observes_tokens: bool = False  # `observe` gets completion_ids, logprobs and entropies
     probes_hidden: bool = False  # `probe` is asked and `observe` gets hidden states
     entropy_temperature: float | None = None  # of the entropies `score` gets; None: the sampling temperature

@@ -77,7 +77,8 @@ def load_questions(section: DataSection) -> Dataset:
         found = Dataset.from_list(questions)
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
         raise DataError(
-            f"data.columns: {', '.join(columns)}: not of one type in all rows ({first_line(error)}); expected, say, a text"
+            f"data.columns: {', '.join(columns)}: not of one type in all rows ({first_line(error)}); expected one, "
+            "such as texts"
         ) from error
     return found if any(row["solution"] for row in questions) else found.remove_columns("solution")
 

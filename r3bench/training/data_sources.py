@@ -11,7 +11,7 @@ from typing import Any, Literal
 from r3bench import project
 from r3bench.config.load import GENERATOR
 from r3bench.config.sections import DataSection
-from r3bench.errors import DataError, first_line, nearest
+from r3bench.errors import DataError, Unreachable, first_line, nearest
 from r3bench.training import embedded
 from r3bench.training.gym import gym_rows
 
@@ -170,7 +170,7 @@ def _known(section: DataSection, known: KnownSet) -> tuple[Iterator[Row], DataSe
     try:
         found = _hub(known.hub, known.configs, "train", section.revision or known.revision)
     except DataError as error:
-        raise DataError(f"{error}; or {searched}" if not folder else f"{error}; {searched}") from error
+        raise type(error)(f"{error}; or {searched}" if not folder else f"{error}; {searched}") from error
     return found, _columns(section, known.problem, known.answer), known
 
 
@@ -236,5 +236,6 @@ def _hub(hub: str, configs: tuple[str | None, ...], split: str, revision: str | 
     except (OSError, ValueError, DatasetsError) as error:
         reason = str(error).strip().split("\n")[0]
         offline = isinstance(error, ConnectionError) or "offline" in reason.lower() or "reach" in reason.lower()
-        raise DataError(f"data.name: '{hub}' can't be loaded: {OFFLINE if offline else reason}") from error
+        kind = Unreachable if offline else DataError
+        raise kind(f"data.name: '{hub}' can't be loaded: {OFFLINE if offline else reason}") from error
     return ((f"{hub} row {number}", row) for number, row in enumerate(loaded, 1))

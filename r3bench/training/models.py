@@ -4,8 +4,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from safetensors import SafetensorError, safe_open
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
 
 from r3bench import project
 from r3bench.config.sections import ModelSection
@@ -41,6 +41,40 @@ def model_folder(name: str, revision: str | None = None) -> str:
     return str(path)
 
 
+def check_folder(folder: Path, name: str) -> None:
+    """Refuse a model's folder that can't be loaded: its configuration, tokenizer and the heads of its weights are read.
+
+    Raises:
+        ConfigError: naming the folder and what is wrong with it.
+    """
+    try:
+        AutoConfig.from_pretrained(folder, trust_remote_code=False)
+        tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+        weights = sorted(folder.glob("*.safetensors"))
+        for path in weights:
+            with safe_open(path, framework="pt") as file:
+                list(file.keys())
+    except Exception as error:  # whatever transformers meets in a broken file
+        raise ConfigError(f"model.name: '{name}' can't be loaded: {_reason(error)}") from error
+    if not weights and not list(folder.glob("pytorch_model*.bin")):
+        raise ConfigError(
+            f"model.name: '{name}' has no weights (*.safetensors), expected a folder saved with save_pretrained"
+        )
+    check_tokenizer(tokenizer, name)
+
+
+def check_tokenizer(tokenizer: PreTrainedTokenizerBase, name: str) -> None:
+    """Refuse a tokenizer that can't make a chat or pad a batch.
+
+    Raises:
+        ConfigError: naming the model.
+    """
+    if tokenizer.pad_token_id is None and tokenizer.eos_token_id is None:
+        raise ConfigError(f"model.name: '{name}': its tokenizer has neither a padding nor an end token")
+    if tokenizer.chat_template is None:
+        raise ConfigError(f"model.name: '{name}': its tokenizer has no chat template, expected a chat model")
+
+
 def load_model(section: ModelSection) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Model and tokenizer of `section`, on the CPU, without adapters (`section.lora` is the trainer's part).
 
@@ -67,12 +101,9 @@ def load_model(section: ModelSection) -> tuple[PreTrainedModel, PreTrainedTokeni
             f"model.dtype: auto: '{section.name}' was saved in float16, whose gradients no loss scaler takes; expected "
             "float32, or float16 with trainer.fp16: true (which keeps the trained weights in float32)"
         )
+    check_tokenizer(tokenizer, section.name)
     if tokenizer.pad_token_id is None:
-        if tokenizer.eos_token_id is None:
-            raise ConfigError(f"model.name: '{section.name}': its tokenizer has neither a padding nor an end token")
         tokenizer.pad_token = tokenizer.eos_token
-    if tokenizer.chat_template is None:
-        raise ConfigError(f"model.name: '{section.name}': its tokenizer has no chat template, expected a chat model")
     return model, tokenizer
 
 

@@ -191,6 +191,11 @@ class Moments:
             correct.cpu().numpy(), judged.cpu().numpy(), truncated.bool().cpu().numpy(), lengths.cpu().numpy(),
             self._totals(rewards),
         )  # fmt: skip
+        if any(component.reads_answers for component in self.components):
+            self._share_ids(rollout)
+            decode = self.facts().decode
+            for group in rollout.groups:
+                group.texts = [decode(ids.tolist()) for ids in group.completion_ids]
         for component in self.components:
             component.step = self.step(rollout.groups)
             if component.shapes_reward:
@@ -236,7 +241,7 @@ class Moments:
             for row in mine
         ]
         known = {row: rest for row, *rest in trl_adapter.gather_list(held)}
-        for group in rollout.groups:
+        for group in () if rollout.shared else rollout.groups:
             group.completion_ids = [known[row][0] if row in known else np.zeros(0, np.int32) for row in group.rows]
             group.masks = [known[row][1] if row in known else np.zeros(0, bool) for row in group.rows]
         return {row: entropies for row, (_, _, entropies) in known.items()}

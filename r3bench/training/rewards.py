@@ -100,11 +100,11 @@ def named(function: Any, name: str) -> Any:
         async def later(*args: Any, **kwargs: Any) -> Any:
             return await function(*args, **kwargs)
 
-        later.__name__ = name
+        later.__name__, later.__wrapped__ = name, function  # type: ignore[attr-defined]
         return later
 
     def now(*args: Any, **kwargs: Any) -> Any:
         return function(*args, **kwargs)
 
-    now.__name__ = name
+    now.__name__, now.__wrapped__ = name, function  # type: ignore[attr-defined]
     return now

@@ -155,7 +155,8 @@ def training_arguments(recipe: Recipe, paths: RunPaths) -> R3Config:
         **({"use_cpu": True, "bf16": False} if cpu else {}),
         **recipe.trainer,
         "output_dir": str(paths.checkpoints), "seed": recipe.seed, "components": recipe.components,
-        "correctness": {"functions": list(recipe.reward.deciding), "threshold": recipe.reward.threshold}, "history": plain(recipe.history),
+        "correctness": {"functions": list(recipe.reward.deciding), "threshold": recipe.reward.threshold},
+        "history": plain(recipe.history),
     }  # fmt: skip
     if cpu and recipe.trainer.get("fp16"):
         raise ConfigError("trainer.fp16: got True, but there is no GPU here, and on a CPU it would be left out")

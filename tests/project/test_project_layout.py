@@ -42,7 +42,18 @@ ALLOWED: dict[str, set[str] | None] = {
     "training": {*BASE, "config", "catalog", "grading", "prompts", "training"},
     "evaluation": {*BASE, "config", "catalog", "grading", "prompts", "evaluation", "training"},
     "analysis": {*BASE, "config", "catalog", "grading", "analysis"},
-    "sweep": {*BASE, "config", "catalog", "training", "evaluation", "analysis", "serving", "sweep"},  # for plans
+    "sweep": {
+        *BASE,
+        "config",
+        "catalog",
+        "grading",
+        "prompts",
+        "training",
+        "evaluation",
+        "analysis",
+        "serving",
+        "sweep",
+    },  # for plans
     "verification": {*BASE, "config", "grading", "training", "evaluation", "analysis", "sweep", "verification"},
     "commands": None,
     "cli": None,
