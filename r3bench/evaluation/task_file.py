@@ -63,7 +63,9 @@ def check_file(path: Path, name: str) -> None:
     """
     values = read(path)
     if values.get("task") != name:
-        raise ConfigError(f"{path}: task: got {values.get('task')!r}, expected '{name}', like the file")
+        raise ConfigError(
+            f"{path}: expected a task called '{name}', like the file; 'task' is {values.get('task')!r:.60}"
+        )
     for key, text in _functions(values):
         _check_function(path, key, text)
     details = values.get("dataset_kwargs") or {}

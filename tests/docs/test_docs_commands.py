@@ -113,7 +113,7 @@ def save(block: Block, where: str) -> None:
     assert not path.is_absolute(), where
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(block.text)
-    if path.suffix == ".yaml" and "factors" in yaml.safe_load(block.text):
+    if path.suffix == ".yaml" and re.search(r"^factors:", block.text, re.M):
         load_grid(str(path))  # as it is printed
         shrink(path)
 
