@@ -62,14 +62,16 @@ def fill(template: str, values: Mapping[str, Any], where: str) -> str:
         ConfigError: a name without a value.
     """
 
+    key = "data.columns" if where.startswith("data") else "the task's dataset_kwargs.columns"
+
     def value(found: re.Match[str]) -> str:
         name = found[1]
         if name is None:
             return found[0][0]
         if name not in values:
             raise ConfigError(
-                f"{where}: {{{name}}} has no column '{name}' to be filled from{nearest(name, values)} (a column of the "
-                f"data is named in data.columns; {{{{{name}}}}} is the text {{{name}}})"
+                f"{where}: {{{name}}} has no column '{name}' to be filled from{nearest(name, values)} (further columns "
+                f"are named in {key}; {{{{{name}}}}} is the text {{{name}}})"
             )
         return str(values[name])
 

@@ -38,7 +38,7 @@ def train(
     from r3bench.records import RunPaths
     from r3bench.serving.training import split_devices
     from r3bench.sweep.launch import World, launch
-    from r3bench.sweep.preflight import tried_apart
+    from r3bench.sweep.preflight import tried, tried_apart
     from r3bench.sweep.strategy import check_launch
     from r3bench.sweep.worker import finished, lead, run_cell
 
@@ -47,7 +47,7 @@ def train(
     world = World(gpus, nodes, strategy, master)  # type: ignore[arg-type]
     check_launch(loaded, gpus, nodes, strategy, master)
     if lead() and not RunPaths(directory).record.exists():
-        unreachable = tried_apart([loaded])
+        unreachable = (tried if gpus * nodes == 1 else tried_apart)([loaded])
         if unreachable:
             raise Unreachable(unreachable[0])
     if lead() and finished(loaded, RunPaths(directory)) is None:

@@ -204,7 +204,8 @@ def resolve_sources(recipe: Recipe, where: str) -> dict[str, str]:
     given = recipe.sources
     sources = {}
     for name in source_names(recipe):
-        found = given[name] if name in given else _source(name, where)
+        key = "data.template" if name == recipe.data.template else "data.system"
+        found = given[name] if name in given else _source(name, where, key)
         if found is not None and not isinstance(found, str):
             raise ConfigError(f"{inside(where, 'sources')}.{name}: got {show(found)}, expected the hash of a file")
         if found is not None:
@@ -219,10 +220,10 @@ def source_names(recipe: Recipe) -> list[str]:
     return [*recipe.components, *functions, *texts]
 
 
-def _source(name: str, where: str) -> str | None:
+def _source(name: str, where: str, prompt: str = "data") -> str | None:
     """The hash of a source as it is now; None for a shipped component, or a file that is gone."""
     if prompts.is_file(name):
-        prompts.text_of(name, inside(where, "data"))
+        prompts.text_of(name, inside(where, prompt))
         return source.digest(project.located(name))
     if ":" in name:
         return source.digest(source.file_of(name, inside(where, "reward.functions")))

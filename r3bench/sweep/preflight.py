@@ -315,9 +315,9 @@ def tried_apart(recipes: Iterable[Recipe], *, measured_only: Iterable[Recipe] = 
     """`tried` in a process of its own where torch isn't loaded yet: a dispatcher that waits for days stays small."""
     if "torch" in sys.modules and "lm_eval" in sys.modules:
         return tried(recipes, measured_only=measured_only)
-    recipes, untrained = _needed(recipes), _needed(measured_only)
+    wanted, untrained = _needed(recipes), _needed(measured_only)
     with tempfile.TemporaryDirectory(prefix="r3bench-") as folder:
-        work = {"home": str(project.home()), "recipes": recipes, "measured_only": untrained}
+        work = {"home": str(project.home()), "recipes": wanted, "measured_only": untrained}
         write_json(Path(folder, "work.json"), work)
         done = subprocess.run(
             [sys.executable, "-m", "r3bench.sweep.preflight", folder],
