@@ -121,7 +121,7 @@ def prompts(
     if style is not None and style not in STYLES:
         raise ConfigError(f"style '{style}': unknown{nearest(style, STYLES)}")
     if as_json:
-        print_json({name: STYLES[name] for name in ([style] if style else STYLES)})
+        print_json({"prompts": {name: STYLES[name] for name in ([style] if style else STYLES)}}, "prompts")
     elif style is not None:
         typer.echo(STYLES[style])
     else:
