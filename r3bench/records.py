@@ -20,6 +20,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from r3bench import project
 from r3bench.errors import StateError
 from r3bench.files import expect, read_json, write_json
 from r3bench.record_types import check_cells, check_run, check_train
@@ -234,3 +235,14 @@ def check_study(spec: Any, file: Path) -> dict[str, Any]:
     expect(spec, file, cells=list)
     check_cells(spec, str(file))
     return dict(spec)
+
+
+def enter_project(paths: RunPaths) -> None:
+    """Look for what a run's recipe names in its project, too, where that still lies as it did when it was trained."""
+    try:
+        found = read_json(paths.environment).get("project")
+    except (StateError, AttributeError):
+        return
+    folder = paths.root / found if isinstance(found, str) else None
+    if folder is not None and folder.is_dir():
+        project.enter(folder.resolve())

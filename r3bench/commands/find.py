@@ -90,13 +90,13 @@ def validate(
         lines["recipe"] = f"{kinds['recipes']}: run {run_id(recipe)}, components on: {on}{needs}{once}"
         advice += warnings_of(recipe)
     if "grids" in kinds:
-        from r3bench.sweep.ablate import cell_warnings, check_cells, open_study
+        from r3bench.sweep.ablate import cell_warnings, check_cells, open_study, tuned_on
         from r3bench.sweep.cells import BASE_MODEL
         from r3bench.sweep.grid import written
 
         study = open_study(name, Path())
         check_cells(study)
-        base = [cell.recipe for cell in study.cells if cell.factors == BASE_MODEL]
+        base = [cell.recipe for cell in study.cells if cell.factors == BASE_MODEL] + tuned_on(study)
         advice += tried([cell.recipe for cell in study.cells if cell.factors != BASE_MODEL], measured_only=base)
         advice += cell_warnings(study.cells, study.grid.executor.gpus)
         found["grid"] = written(study.grid) | {"runs": [cell.run_id for cell in study.cells]}

@@ -154,9 +154,10 @@ def _of_run(directory: Path, changes: list[str], weights: bool = True) -> tuple[
     from r3bench.errors import StateError
     from r3bench.evaluation.backends import resolve
     from r3bench.files import read_json
-    from r3bench.records import RunPaths
+    from r3bench.records import RunPaths, enter_project
 
     paths = RunPaths(directory)
+    enter_project(paths)
     recipe = parse_recipe(read_json(paths.config), str(paths.config))
     if weights and not paths.model.is_dir():
         raise StateError(f"{directory}: has no model (not trained to the end, or its weights were not kept)")

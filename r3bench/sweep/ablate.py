@@ -6,10 +6,12 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from r3bench.config.advice import warnings_of
+from r3bench.config.sections import Recipe
 from r3bench.errors import Interrupted, StateError, Unreachable
 from r3bench.lock import exclusive
 from r3bench.serving.training import ranks
@@ -127,7 +129,7 @@ def check_cells(study: Study) -> None:
         ConfigError, DataError: naming the cell, before anything is started.
     """
     section = study.grid.executor
-    look(cell.recipe for cell in study.cells)
+    look([*(cell.recipe for cell in study.cells), *tuned_on(study)])
     alone = section.kind in ("local", "inline") and not gpu_ids()
     for cell in study.cells:
         if cell.factors != BASE_MODEL:
@@ -144,11 +146,20 @@ def check_to_do(study: Study) -> None:
     """
     left = [cell for cell in study.cells if not study.paths(cell).record.exists()]
     trained = [cell.recipe for cell in left if cell.factors != BASE_MODEL]
-    untrained = [cell.recipe for cell in left if cell.factors == BASE_MODEL]
+    untrained = [cell.recipe for cell in left if cell.factors == BASE_MODEL] + tuned_on(study)
     if left:
         unreachable = tried_apart(trained, measured_only=untrained)
         if unreachable:
             raise Unreachable(unreachable[0])
+
+
+def tuned_on(study: Study) -> list[Recipe]:
+    """A recipe that is measured on the task that the grid's tuning decides by; none without tuning."""
+    tuning = study.grid.tuning
+    if tuning is None:
+        return []
+    recipe = study.cells[-1].recipe
+    return [replace(recipe, eval=replace(recipe.eval, tasks=(tuning.task,)))]
 
 
 def cell_warnings(cells: Iterable[Cell], processes: int = 1) -> list[str]:

@@ -227,7 +227,8 @@ def _describe(recipe: Recipe, paths: RunPaths, environment: dict[str, Any]) -> N
         started = before["started"]  # of the first attempt
     except StateError:
         started = datetime.now(UTC).isoformat("T", "seconds")
-    write_json(paths.environment, {**environment, "started": started})
+    where = os.path.relpath(project.home(), paths.root)  # as seen from here: no path of this machine
+    write_json(paths.environment, {**environment, "started": started, "project": where})
 
 
 def _readable(environment: Path) -> bool:

@@ -16,7 +16,7 @@ from r3bench.files import read_json, read_jsonl
 from r3bench.measured import NAME as MEASURED
 from r3bench.measured import read_measured
 from r3bench.record_types import check_summary
-from r3bench.records import SCHEMA, RunPaths, RunRecord, TrainRecord, read_record, read_train
+from r3bench.records import SCHEMA, RunPaths, RunRecord, TrainRecord, enter_project, read_record, read_train
 from r3bench.seals import changed
 from r3bench.verification.figures import close, short
 from r3bench.verification.findings import Findings
@@ -81,6 +81,7 @@ def check_configuration(paths: RunPaths, record: RunRecord, found: Findings) -> 
     except StateError as error:
         found.fault("configurations", paths.config, _without(str(error), paths.config))
         return None
+    enter_project(paths)
     try:
         recipe = parse_recipe(values, str(paths.config))
         digest = config_hash(recipe)

@@ -67,6 +67,10 @@ def test_rewards_are_called_weighed_and_decide(mine: Path, r3bench, tmp_path: Pa
             parts["correctness"] + 0.5 * parts["near"] + 2.0 * parts["later"], abs=1e-5
         )
         assert parts["later"] == pytest.approx(0.05)  # levels 0 and 1: the column reached the async function
+    run = tmp_path / "runs" / run_id(load_recipe(path))
+    assert json.loads((run / "environment.json").read_text())["project"] == "../../project"
+    more = r3bench("eval", str(run), "--samples", "3")  # the task and the prompt are found from here
+    assert more.exit_code == 0, more.output
 
 
 def test_a_changed_reward_is_not_trained_under_the_old_name(mine: Path, tmp_path: Path) -> None:

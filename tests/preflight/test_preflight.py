@@ -127,6 +127,20 @@ def test_a_mistake_is_refused_before_training(mine: Path, r3bench, case: str, tm
     assert not list((tmp_path / "runs").rglob("attempts.jsonl"))
 
 
+def test_the_task_of_a_search_is_tried_too(mine: Path, r3bench, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    text = "task: own-validation\ntest_split: validation\ninclude: _maths.yaml\ndataset_kwargs: {file: ../data/gone.jsonl, split: validation}\n"
+    (mine / "evals/own-validation.yaml").write_text(text)
+    grid = mine / "ablations/grid.yaml"
+    grid.write_text(
+        grid.read_text() + "tuning: {space: {trainer.learning_rate: [0.001, 0.01]}, trials: 2, task: own-validation}\n"
+    )
+    for command in ("validate", "ablate"):
+        result = r3bench(command, str(grid))
+        assert result.exit_code == 2 and "own-validation.yaml: dataset_kwargs.file" in result.stderr, result.output
+    assert not (tmp_path / "elsewhere/runs/grid/tuning").exists()
+
+
 def test_what_has_no_fault_passes(mine: Path, r3bench, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path / "elsewhere")
     for name in ("grid.yaml", "recipes/mine.yaml"):
