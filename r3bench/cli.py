@@ -97,6 +97,7 @@ PANELS: dict[str, dict[str, Callable[..., None]]] = {  # shown in this order
         "report": result.report,
         "trace": result.trace,
         "analyze": result.analyze,
+        "convert": result.convert,
         "verify": verification.verify,
         "export": share.export,
         "import": share.import_,

@@ -10,6 +10,7 @@ from r3bench.analysis.columns import REQUIRED, Reading, candidates, renamed
 from r3bench.analysis.declared import Declared
 from r3bench.analysis.effects import effects
 from r3bench.analysis.longtable import Stored, stored_with
+from r3bench.analysis.outside import Outside, Table, in_memory, is_study, read_outside
 from r3bench.analysis.prepare import benchmark_sets
 from r3bench.analysis.results import OFF_LEVELS, Results
 from r3bench.analysis.table_file import checked_rows, complete, read_frame
@@ -19,8 +20,17 @@ from r3bench.analysis.variance import variance_table
 from r3bench.errors import ConfigError, DataError, nearest
 
 
-def analyze(path: str | Path, declared: Declared | None = None, reading: Reading | None = None) -> dict[str, Any]:
-    """Effects, cells and variances of a long table (see `load_table`) or of a study folder, as JSON-ready data.
+def analyze(
+    source: Any, declared: Declared | None = None, reading: Reading | None = None, outside: Outside | None = None
+) -> dict[str, Any]:
+    """Effects, cells and variances of anyone's results, as JSON-ready data.
+
+    Args:
+        source: a study's folder, a long table (see `load_table`), a file, folder or pattern of another tool's answers
+            (docs/other-tools.md), a map of these, or a pandas DataFrame with a row per question or per answer.
+        declared: what was fixed before the results were seen.
+        reading: how the table's columns are to be read.
+        outside: how another tool's files are to be read.
 
     Returns:
         `effects`: one record per effect (`Effect.record`); `cells`: one per benchmark and cell (`CellRow.record`);
@@ -31,25 +41,38 @@ def analyze(path: str | Path, declared: Declared | None = None, reading: Reading
     Raises:
         DataError, StateError: naming the file and the row.
     """
-    return analysis(load_any(Path(path), declared, reading))
+    return analysis(load_any(source, declared, reading, outside=outside))
 
 
 def load_any(
-    path: Path, declared: Declared | None = None, reading: Reading | None = None, *, metrics: bool = False
+    source: Any,
+    declared: Declared | None = None,
+    reading: Reading | None = None,
+    *,
+    metrics: bool = False,
+    outside: Outside | None = None,
 ) -> Results:
-    """A study folder or a long table.
+    """A study folder, a long table, or answers as another tool wrote them; see `analyze`.
 
     Args:
-        path: the folder or file.
+        source: the folder, file, pattern, map or DataFrame.
         declared: of a table; a study's stands in its `study.json`.
         reading: how a table is to be read; of a study it may only choose other reference levels.
         metrics: read a study's training logs as well.
+        outside: how another tool's files are to be read.
 
     Raises:
         ConfigError: something of a table was said about a study.
+        DataError, StateError: naming the file, and the row where there is one.
     """
-    if not path.is_dir():
-        return load_table(path, declared, reading)
+    if not isinstance(source, str | Path):
+        return table_results(in_memory(source, outside or Outside()), declared, reading)
+    path = Path(source)
+    if not (path.is_dir() and is_study(path)):
+        found = read_outside(source, reading or Reading(), outside)
+        return load_table(path, declared, reading) if found is None else table_results(found, declared, reading)
+    if outside is not None:
+        raise ConfigError(f"{path}: a study of ours; --from, --metric, --regrade and so on are for other tools' files")
     from r3bench.analysis.study import load_study
 
     if declared is not None:
@@ -88,22 +111,28 @@ def load_table(path: Path, declared: Declared | None = None, reading: Reading | 
         DataError: naming the file and the row (1 is the first after the header), the column and what was expected.
         ConfigError: a `reading` that doesn't fit the columns.
     """
+    told = reading or Reading()
+    stored = stored_with(path) if path.suffix == ".parquet" and path.is_file() else None
+    return table_results(Table(read_frame(path, told.rename), str(path), path.stem, stored), declared, told)
+
+
+def table_results(table: Table, declared: Declared | None = None, reading: Reading | None = None) -> Results:
+    """What `load_table` does, of a table in memory."""
     import pandas as pd
 
-    told = reading or Reading()
-    frame = read_frame(path, told.rename)
-    stored = stored_with(path) if path.suffix == ".parquet" else None
+    told, frame, path, stored = reading or Reading(), table.frame, table.where, table.stored
+    told, declared = table.completed(told, declared)
     names: dict[str, str] = {}  # column -> factor, where they differ
     if stored is not None:
         told, names = _as_stored(told, stored, list(frame.columns))
-    frame.columns = pd.Index(renamed([str(c) for c in frame.columns], told.rename, str(path)))
+    frame.columns = pd.Index(renamed([str(c) for c in frame.columns], told.rename, path))
     for column in REQUIRED:
         if column not in frame:
             raise DataError(
                 f"{path}: no column '{column}'{nearest(column, frame.columns)}; needed: {', '.join(REQUIRED)}"
                 " (--rename OLD=NEW gives a column its name)"
             )
-    factors = candidates(list(frame.columns), told, str(path))
+    factors = candidates(list(frame.columns), told, path)
     frame = frame.drop(columns=[c for c in told.ignore if c not in factors])
     if frame.empty:
         raise DataError(f"{path}: no rows")
@@ -125,16 +154,16 @@ def load_table(path: Path, declared: Declared | None = None, reading: Reading | 
         levels = {names.get(f, f): v for f, v in levels.items()}
         runs = [dataclasses.replace(r, levels={names.get(f, f): v for f, v in r.levels.items()}) for r in runs]
     results = Results(
-        name=stored.name if stored is not None else path.stem,
+        name=stored.name if stored is not None else table.name,
         factors=levels,
         runs=tuple(runs),
         benchmarks=benchmarks,
         declared=declared or given,
         planned=stored.planned if stored is not None else None,
         excluded=stored.excluded if stored is not None else (),
-        notes=tuple(dict.fromkeys([*(stored.notes if stored is not None else ()), *notes])),
+        notes=tuple(dict.fromkeys([*(stored.notes if stored is not None else ()), *table.notes, *notes])),
     )
-    return referred(results, told, str(path), declared_there=stored is not None)
+    return referred(results, told, path, declared_there=stored is not None)
 
 
 def _as_stored(told: Reading, stored: Stored, columns: list[str]) -> tuple[Reading, dict[str, str]]:
@@ -189,4 +218,4 @@ def referred(results: Results, reading: Reading, where: str, *, declared_there: 
     return dataclasses.replace(results, factors=factors, notes=(*results.notes, *notes))
 
 
-__all__ = ["analysis", "analyze", "benchmark_sets", "load_any", "load_table", "referred"]
+__all__ = ["analysis", "analyze", "benchmark_sets", "load_any", "load_table", "referred", "table_results"]

@@ -13,8 +13,8 @@ import pyarrow.parquet as pq
 from r3bench.analysis.columns import BASE, MODEL, OPTIONAL, REQUIRED
 from r3bench.analysis.declared import Declared, declared_from
 from r3bench.analysis.results import Results, Run
-from r3bench.errors import DataError, first_line
-from r3bench.files import expect, replacing
+from r3bench.errors import ConfigError, DataError, first_line
+from r3bench.files import expect, replacing, write_text
 
 METADATA = b"r3bench.analysis"  # key of the schema's metadata: what rows can't hold
 TAKEN = (*REQUIRED, *OPTIONAL, BASE)  # columns that a factor of the same name gives way to
@@ -85,6 +85,20 @@ def write_long_table(results: Results, path: Path) -> None:
     """Write `long_table` as parquet."""
     with replacing(path) as temporary:
         pq.write_table(long_table(results), temporary, compression="zstd")
+
+
+def save_long_table(results: Results, path: Path) -> None:
+    """Write `long_table` as what the name says.
+
+    Raises:
+        ConfigError: it is neither .parquet nor .csv.
+    """
+    if path.suffix == ".parquet":
+        write_long_table(results, path)
+    elif path.suffix == ".csv":
+        write_text(path, long_table(results).to_pandas().to_csv(index=False))
+    else:
+        raise ConfigError(f"{path}: expected a .parquet or .csv file")
 
 
 def stored_with(path: Path) -> Stored | None:

@@ -8,33 +8,21 @@ from typing import Any
 import numpy as np
 
 from r3bench.analysis.columns import BASE, level_text, untrained_rows
-from r3bench.errors import DataError, first_line
+from r3bench.errors import DataError
+from r3bench.readers.file import read_table
 from r3bench.records import Outcome
 
 OUTCOMES: dict[str, Outcome] = {"": "finished", "finished": "finished", "diverged": "diverged", "missing": "failed"}
-NUMBERS = ("seed", "samples", "correct", "tokens", "truncated")  # columns of numbers; all others are text
 
 
 def read_frame(path: Path, rename: Mapping[str, str]) -> Any:
     """The table as written: text stays text, so that a level keeps its spelling; `rename`: see `Reading`."""
-    import pandas as pd
-
     if not path.is_file():
         raise DataError(f"{path}: no such file or study folder")
-    try:
-        if path.suffix == ".parquet":
-            return pd.read_parquet(path)
-        if path.suffix in (".csv", ".tsv", ".txt"):
-            sep = "\t" if path.suffix == ".tsv" else ","
-            header = pd.read_csv(path, sep=sep, nrows=0).columns
-            text = dict.fromkeys((c for c in header if rename.get(c, c) not in NUMBERS), str)
-            return pd.read_csv(path, sep=sep, dtype=text, keep_default_na=False, na_values=[""])
-    except (ValueError, OSError, pd.errors.ParserError) as error:
-        raise DataError(f"{path}: can't be read: {first_line(error)}") from error
-    raise DataError(f"{path}: expected a .csv, .tsv or .parquet file")
+    return read_table(path, rename)
 
 
-def first_wrong(path: Path, wrong: np.ndarray, say: Any) -> None:
+def first_wrong(path: Path | str, wrong: np.ndarray, say: Any) -> None:
     """`DataError` for the first row that is wrong; row 1 is the first after the header."""
     where = np.flatnonzero(wrong)
     if where.size:
@@ -42,11 +30,11 @@ def first_wrong(path: Path, wrong: np.ndarray, say: Any) -> None:
         raise DataError(f"{path}: row {where[0] + 1}: {say(where[0])}{more}")
 
 
-def complete(column: Any, path: Path, name: str) -> None:
+def complete(column: Any, path: Path | str, name: str) -> None:
     first_wrong(path, column.isna().to_numpy(), lambda i: f"{name}: empty, expected a value")
 
 
-def _counts(frame: Any, path: Path, name: str) -> np.ndarray:
+def _counts(frame: Any, path: Path | str, name: str) -> np.ndarray:
     """(N,) int64 of a column of whole numbers, 0 or above."""
     import pandas as pd
 
@@ -55,7 +43,10 @@ def _counts(frame: Any, path: Path, name: str) -> np.ndarray:
         return column.to_numpy(np.int64)
     values = pd.to_numeric(column, errors="coerce").to_numpy(float)
     wrong = ~(np.isfinite(values) & (values >= 0) & (values == np.floor(values)))
-    first_wrong(path, wrong, lambda i: f"{name}: got {plainly(column.iloc[i])}, expected a whole number, 0 or above")
+    first_wrong(
+        path, wrong, lambda i: f"{name}: got {plainly(column.iloc[i])}, expected a whole number, 0 or above"
+        + (" (a count; of a share, times the number of samples)" if name != "seed" and 0 < values[i] < 1 else ""),
+    )  # fmt: skip
     return values.astype(np.int64)
 
 
@@ -79,7 +70,7 @@ class Rows:
     levels: dict[str, np.ndarray]  # factor -> (N,) text
 
 
-def checked_rows(frame: Any, factors: list[str], path: Path) -> Rows:
+def checked_rows(frame: Any, factors: list[str], path: Path | str) -> Rows:
     """The columns, each checked by itself and against the others of its row."""
     import pandas as pd
 

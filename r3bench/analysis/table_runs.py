@@ -14,7 +14,7 @@ from r3bench.errors import DataError
 
 
 def runs_of(
-    frame: Any, rows: Rows, factors: Sequence[str], reading: Reading, path: Path
+    frame: Any, rows: Rows, factors: Sequence[str], reading: Reading, path: Path | str
 ) -> tuple[list[Run], dict[str, tuple[str, ...]], list[str]]:
     """Runs in order of appearance, factors with their levels, and notes; a run's seed and levels must not change."""
     for factor in factors:
@@ -50,7 +50,7 @@ def runs_of(
 
 
 def _chosen(
-    frame: Any, rows: Rows, trained: np.ndarray, factors: list[str], reading: Reading, path: Path
+    frame: Any, rows: Rows, trained: np.ndarray, factors: list[str], reading: Reading, path: Path | str
 ) -> tuple[list[str], list[str]]:
     """The columns that are factors, and notes on those that aren't.
 
@@ -87,7 +87,7 @@ def _chosen(
     return used, notes + ([doubt[0]] if doubt is not None else [])
 
 
-def _spellings(values: np.ndarray, levels: Sequence[str], factor: str, path: Path) -> None:
+def _spellings(values: np.ndarray, levels: Sequence[str], factor: str, path: Path | str) -> None:
     """`DataError` for one level in two spellings, such as `On` and `on`, or `1e-4` and `0.0001`."""
     seen: dict[Any, str] = {}
     for level in levels:
@@ -136,7 +136,7 @@ def benchmarks_of(rows: Rows, runs: Sequence[Run]) -> tuple[dict[str, Scores], l
     return found, notes
 
 
-def copies(runs: Sequence[Run], benchmarks: dict[str, Scores], path: Path) -> list[str]:
+def copies(runs: Sequence[Run], benchmarks: dict[str, Scores], path: Path | str) -> list[str]:
     """Notes on runs of one cell that may be one run.
 
     Raises:

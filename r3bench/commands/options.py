@@ -10,6 +10,7 @@ import typer
 if TYPE_CHECKING:
     from r3bench.analysis.columns import Reading
     from r3bench.analysis.declared import Declared
+    from r3bench.analysis.outside import Outside
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout, and nothing else there.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress; only the result and errors.")]
@@ -50,6 +51,27 @@ SCHEMAS = {
     "report": 1, "serve": 1, "status": 1, "studies": 1, "tables": 1, "trace": 1, "train": 1, "validate": 1,
     "verify": 1,
 }  # fmt: skip
+FormatName = Annotated[
+    str | None,
+    typer.Option("--from", metavar="NAME", help="Whose files: lm-eval, verl, lighteval, ...; else found out."),
+]
+Metric = Annotated[
+    str | None, typer.Option("--metric", metavar="NAME", help="The score of another tool's files that decides.")
+]
+Filter = Annotated[str | None, typer.Option("--filter", metavar="NAME", help="Which of lm-eval's filters counts.")]
+Right = Annotated[
+    float | None, typer.Option("--right", metavar="X", help="From which score on an answer is right; default: 1 is.")
+]
+Missing = Annotated[
+    str | None, typer.Option("--missing", metavar="HOW", help="Answers without a verdict: refuse, wrong or drop.")
+]
+Step = Annotated[
+    int | None, typer.Option("--step", metavar="N", help="Training step of verl's or TRL's dumps; default: the last.")
+]
+Regrade = Annotated[bool, typer.Option("--regrade", help="Grade the answers' texts anew, with our rules.")]
+Boxed = Annotated[
+    bool, typer.Option("--require-boxed/--any-form", help="With --regrade: does only a boxed answer count?")
+]
 KINDS = ("recipes", "grids", "components", "tasks")  # what can be named; catalog.KINDS has the folders
 
 
@@ -93,6 +115,24 @@ def told(
     return fixed, joined(given, written)
 
 
+def other_files(
+    format: str | None,
+    metric: str | None,
+    filter: str | None,
+    right: float | None,
+    missing: str | None,
+    step: int | None,
+    regrade: bool,
+    boxed: bool,
+) -> "Outside | None":
+    """What the options about other tools' files say; None where none was given."""
+    from r3bench.analysis.outside import Outside, outside_from
+
+    values = {"format": format, "metric": metric, "filter": filter, "right": right, "missing": missing, "step": step}
+    found = outside_from(values, "--from", regrade=regrade, boxed=boxed)
+    return None if found == Outside() else found
+
+
 def _names(option: str, text: str) -> tuple[str, ...]:
     from r3bench.errors import ConfigError
 
@@ -120,6 +160,15 @@ def table_file(name: str) -> Path | None:
     """The path if `name` is a file that could be a table, or is spelled like one; None for a study or run."""
     path = Path(name)
     return path if path.is_file() or path.suffix in (".csv", ".tsv", ".parquet") else None
+
+
+def other_source(name: str, runs: Path) -> Path | None:
+    """The path if `name` is a file, folder or pattern of results that are no study; None for a study or run."""
+    path = Path(name)
+    if path.is_dir():
+        ours = any((folder / "study.json").is_file() for folder in (path, runs / name))
+        return None if ours or (path / "run.json").is_file() else path
+    return path if "*" in name or "{" in name else table_file(name)
 
 
 def run_folder(name: str, runs: Path) -> Path | None:

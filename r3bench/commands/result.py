@@ -7,17 +7,27 @@ import typer
 
 from r3bench.commands.options import (
     RUNS,
+    Boxed,
     Factors,
+    Filter,
     Fixed,
+    FormatName,
     Ignore,
     Json,
+    Metric,
+    Missing,
     Reference,
+    Regrade,
     Rename,
+    Right,
     Runs,
+    Step,
     StudyName,
+    other_files,
+    other_source,
     print_json,
+    printable,
     study_folder,
-    table_file,
     told,
 )
 
@@ -51,35 +61,80 @@ def tables(
     """Print the tables of a study or of a long table, and write them as Markdown, LaTeX, HTML and CSV files."""
     from r3bench.analysis.external import load_any
 
-    path = table_file(study) or study_folder(study, runs)
-    folder = out or (path / "tables" if path.is_dir() else path.with_name(f"{path.stem}-tables"))
+    path = other_source(study, runs) or study_folder(study, runs)
+    folder = out or (path / "tables" if (path / "study.json").exists() else beside(path, "-tables"))
     show_tables(load_any(path, *told(declared, factors, ignore, rename, reference)), folder, format, layout)
 
 
 def analyze(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A long table (CSV or parquet), or a study's folder.")],
+    source: Annotated[
+        str,
+        typer.Argument(
+            metavar="SOURCE",
+            help="A table, a study's folder, another tool's file or folder, a pattern such "
+            "as 'out/{method}-s{seed}/**', or a map in YAML.",
+        ),
+    ],
     declared: Fixed = None,
     factors: Factors = None,
     ignore: Ignore = None,
     rename: Rename = None,
     reference: Reference = None,
+    metric: Metric = None,
+    filter: Filter = None,
+    right: Right = None,
+    missing: Missing = None,
+    step: Step = None,
+    regrade: Regrade = False,
+    boxed: Boxed = True,
+    files: FormatName = None,
     format: Format = "markdown",
     as_json: Json = False,
 ) -> None:
-    """Effects with intervals from anyone's results: a table with one row per run, benchmark and question.
+    """Effects with intervals from anyone's results: a table, or the files of lm-eval, verl, lighteval and others.
 
-    Columns: run, seed, benchmark, question, samples, correct, optionally tokens, truncated and outcome; all others are
-    factors, or named as what they are with the options.
+    A table has columns run, seed, benchmark, question, and samples and correct, or correct alone with a row per answer;
+    all others are factors, or named as what they are with the options. See docs/other-tools.md.
     """
     from r3bench.analysis.external import analysis, load_any
 
-    results = load_any(file, *told(declared, factors, ignore, rename, reference))
+    outside = other_files(files, metric, filter, right, missing, step, regrade, boxed)
+    results = load_any(source, *told(declared, factors, ignore, rename, reference), outside=outside)
     if as_json:
         print_json(analysis(results), "analyze")
         return
     from r3bench.analysis.tables import render_tables
 
     typer.echo(render_tables(results, format))
+
+
+def convert(
+    source: Annotated[str, typer.Argument(metavar="SOURCE", help="As for `analyze`.")],
+    out: Annotated[Path, typer.Option("--out", metavar="FILE", help="A .parquet or .csv file.")],
+    declared: Fixed = None,
+    factors: Factors = None,
+    ignore: Ignore = None,
+    rename: Rename = None,
+    reference: Reference = None,
+    metric: Metric = None,
+    filter: Filter = None,
+    right: Right = None,
+    missing: Missing = None,
+    step: Step = None,
+    regrade: Regrade = False,
+    boxed: Boxed = True,
+    files: FormatName = None,
+) -> None:
+    """Write anyone's results as one long table, which `analyze`, `tables`, `report` and `compare` read."""
+    from r3bench.analysis.external import load_any
+    from r3bench.analysis.longtable import save_long_table
+
+    outside = other_files(files, metric, filter, right, missing, step, regrade, boxed)
+    results = load_any(source, *told(declared, factors, ignore, rename, reference), outside=outside)
+    save_long_table(results, out)
+    for note in results.notes:
+        typer.echo(f"note: {printable(note)}", err=True)
+    typer.echo(out)
 
 
 def report(
@@ -98,7 +153,7 @@ def report(
 ) -> None:
     """Write one self-contained HTML file: the question, the answer, effects, curves, evidence, failures, provenance."""
     fixed, reading = told(declared, factors, ignore, rename, reference)
-    typer.echo(make_report(table_file(study) or study_folder(study, runs), out, figures, fixed, reading))
+    typer.echo(make_report(other_source(study, runs) or study_folder(study, runs), out, figures, fixed, reading))
 
 
 def make_report(
@@ -111,9 +166,16 @@ def make_report(
     """Write the report of a study folder or a long table, by default into or beside it; returns its path."""
     from r3bench.analysis import write_report
 
-    place = out or (study if study.is_dir() else study.parent)
+    place = out or (study if (study / "study.json").exists() or (study / "run.json").exists() else beside(study).parent)
     path: Path = write_report(study, place, figures=figures, declared=declared, reading=reading)
     return path
+
+
+def beside(source: Path, ending: str = "") -> Path:
+    """Where what is made of results goes by default: beside their file, in the working directory for folders."""
+    if source.is_file():
+        return source.with_name(source.stem + ending)
+    return Path("".join(c for c in source.name if c not in "*{}") + ending or "results")
 
 
 def trace(

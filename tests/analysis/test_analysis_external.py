@@ -113,8 +113,11 @@ def test_unreadable_files(tmp_path):
     with pytest.raises(DataError, match="can't be read"):
         analyze(tmp_path / "t.parquet")
     (tmp_path / "t.xlsx").write_bytes(b"no")
-    with pytest.raises(DataError, match=r"expected a .csv, .tsv or .parquet file"):
+    with pytest.raises(DataError, match="can't be read"):
         analyze(tmp_path / "t.xlsx")
+    (tmp_path / "t.doc").write_bytes(b"no")
+    with pytest.raises(DataError, match=r"expected a .csv, .tsv, .txt, .parquet, .xlsx, .jsonl"):
+        analyze(tmp_path / "t.doc")
     (tmp_path / "t.csv").write_text('run,seed\n"a,1\n')
     with pytest.raises(DataError):
         analyze(tmp_path / "t.csv")

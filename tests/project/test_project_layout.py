@@ -37,11 +37,12 @@ ALLOWED: dict[str, set[str] | None] = {
     "catalog": {*BASE, "training.component"},
     "config": {*BASE, "catalog", "config", "prompts"},
     "grading": {*BASE, "config", "grading"},
+    "readers": {*BASE, "config", "grading", "readers"},
     "evals": {*BASE, "config", "grading", "prompts", "evaluation", "training"},
     "components": {"errors", "training"},
     "training": {*BASE, "config", "catalog", "grading", "prompts", "training"},
     "evaluation": {*BASE, "config", "catalog", "grading", "prompts", "evaluation", "training"},
-    "analysis": {*BASE, "config", "catalog", "grading", "analysis"},
+    "analysis": {*BASE, "config", "catalog", "grading", "readers", "analysis"},
     "sweep": {
         *BASE,
         "config",

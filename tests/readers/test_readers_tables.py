@@ -1,0 +1,247 @@
+"""Tables with one row per answer or per question, in every dress in which they are met."""
+
+import gzip
+
+import pandas as pd
+import pytest
+from test_readers_formats import ANSWERS, BOTH, figures
+from typer.testing import CliRunner
+from written import groups, long_form
+
+from r3bench.analysis import analyze
+from r3bench.analysis.columns import Reading
+from r3bench.analysis.external import load_any
+from r3bench.analysis.outside import Outside
+from r3bench.cli import app
+from r3bench.errors import DataError
+
+ROWS = ANSWERS.drop(columns=["prompt"])
+
+
+@pytest.fixture(scope="module")
+def wanted(tmp_path_factory):
+    path = tmp_path_factory.mktemp("long") / "long.csv"
+    long_form(ANSWERS, tokens=True).to_csv(path, index=False)
+    return figures(analyze(path, reading=BOTH), tokens=True)
+
+
+def comma(frame):
+    return frame.astype({"tokens": float}).map(lambda v: str(v).replace(".", ",") if isinstance(v, float) else v)
+
+
+def utf16(frame, path):
+    path.write_bytes(frame.to_csv(index=False).encode("utf-16"))
+
+
+def packed(frame, path):
+    path.write_bytes(gzip.compress(("\ufeff" + frame.to_csv(index=False)).encode()))
+
+
+DRESSES = {
+    "a.csv": lambda f, p: f.to_csv(p, index=False),
+    "a.tsv": lambda f, p: f.to_csv(p, index=False, sep="\t"),
+    "mark.csv": lambda f, p: f.to_csv(p, index=False, encoding="utf-8-sig"),
+    "semicolon.csv": lambda f, p: f.to_csv(p, index=False, sep=";"),
+    "decimal.csv": lambda f, p: comma(f).to_csv(p, index=False, sep=";"),
+    "decimal-quoted.csv": lambda f, p: comma(f).to_csv(p, index=False),
+    "utf16.csv": utf16,
+    "packed.csv.gz": packed,
+    "a.jsonl": lambda f, p: f.to_json(p, orient="records", lines=True, force_ascii=False),
+    "a.jsonl.gz": lambda f, p: f.to_json(p, orient="records", lines=True),
+    "a.json": lambda f, p: f.to_json(p, orient="records"),
+    "a.parquet": lambda f, p: f.to_parquet(p),
+    "a.xlsx": lambda f, p: f.to_excel(p, index=False),
+    "words.csv": lambda f, p: f.assign(correct=f["correct"].astype(bool).map({True: "Yes", False: "no"})).to_csv(p),
+    "numbers.csv": lambda f, p: f.assign(correct=f["correct"].astype(int)).to_csv(p, index=False),
+}
+
+
+@pytest.mark.parametrize("name", list(DRESSES))
+def test_answers_in_any_dress_give_the_table(name, tmp_path, wanted):
+    if name == "words.csv":
+        DRESSES[name](ROWS, tmp_path / name)
+        found = analyze(tmp_path / name, reading=Reading(reference={"method": "grpo"}, ignore=("Unnamed: 0",)))
+    else:
+        DRESSES[name](ROWS, tmp_path / name)
+        found = analyze(tmp_path / name, reading=BOTH)
+    assert figures(found, tokens=True) == wanted
+
+
+@pytest.mark.parametrize("name", [n for n in DRESSES if n not in ("words.csv", "numbers.csv")])
+def test_counts_in_any_dress_give_the_table(name, tmp_path, wanted):
+    DRESSES[name](long_form(ANSWERS, tokens=True), tmp_path / name)
+    assert figures(analyze(tmp_path / name, reading=BOTH), tokens=True) == wanted
+
+
+def test_data_frames_of_answers_and_of_counts(wanted):
+    assert figures(analyze(ROWS, reading=BOTH), tokens=True) == wanted
+    counts = long_form(ANSWERS, tokens=True)
+    before = counts.copy()
+    assert figures(analyze(counts, reading=BOTH), tokens=True) == wanted
+    pd.testing.assert_frame_equal(counts, before)
+    assert figures(analyze(counts.set_index("run"), reading=BOTH), tokens=True) == wanted
+    with pytest.raises(DataError, match="got a list, expected a path or a pandas DataFrame"):
+        analyze([1])
+    with pytest.raises(DataError, match=r"the table: row 2: correct"):
+        analyze(ROWS.assign(correct=["x" if i == 1 else "1" for i in range(len(ROWS))]))
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet", "jsonl"])
+def test_files_in_parts_are_one_table(suffix, tmp_path, wanted):
+    for number, (_, part) in enumerate(groups(ROWS, "run")):
+        DRESSES[f"a.{suffix}"](part, tmp_path / f"part-{number:02}.{suffix}")
+    (tmp_path / ".hidden").mkdir()
+    (tmp_path / ".hidden" / "x.csv").write_text("broken")
+    (tmp_path / "notes.md").write_text("hello")
+    for source in (tmp_path, tmp_path / f"part-*.{suffix}"):
+        assert figures(analyze(source, reading=BOTH), tokens=True) == wanted
+
+
+def test_other_names_of_columns(tmp_path, wanted):
+    names = {"question": "problem_idx", "response": "answer", "gold": "gold_answer", "tokens": "output_tokens",
+             "sample": "idx_answer", "benchmark": "competition", "correct": "is_correct"}  # fmt: skip
+    ROWS.rename(columns=names).to_parquet(tmp_path / "matharena.parquet")
+    assert figures(analyze(tmp_path / "matharena.parquet", reading=BOTH), tokens=True) == wanted
+    ROWS.rename(columns={"question": "frage"}).to_csv(tmp_path / "t.csv", index=False)
+    with pytest.raises(DataError, match=r"no column 'question' \(or question_id.*--rename OLD=NEW"):
+        analyze(tmp_path / "t.csv")
+    found = analyze(tmp_path / "t.csv", reading=Reading(rename={"frage": "question"}, reference={"method": "grpo"}))
+    assert figures(found, tokens=True) == wanted
+
+
+def test_answers_to_a_question_in_one_row(tmp_path, wanted):
+    keys = ["run", "method", "seed", "benchmark", "question"]
+    listed = ROWS.groupby(keys, sort=False).agg(
+        {"correct": lambda c: list(map(bool, c)), "response": list, "gold": "first"}
+    )
+    listed.reset_index().to_parquet(tmp_path / "a.parquet")
+    without = figures(analyze(ROWS.drop(columns="tokens"), reading=BOTH))
+    assert figures(analyze(tmp_path / "a.parquet", reading=BOTH)) == without
+
+
+def test_an_answer_that_stands_twice_is_refused_and_a_question_that_does_is_said(tmp_path):
+    twice = pd.concat([ROWS, ROWS.iloc[[7]]])
+    with pytest.raises(
+        DataError, match=rf"row {len(ROWS) + 1}: answer 3 to question 1 .*stands in the table: row 8 too"
+    ):
+        analyze(twice, reading=BOTH)
+    notes = analyze(twice.drop(columns="sample"), reading=BOTH)["notes"]
+    assert any("1 of 36 rows have other than 4 answers, such as question 1 of run grpo-s0 with 5" in n for n in notes)
+
+
+def test_a_nuisance_that_varies_is_named_and_kills_no_interval(tmp_path):
+    by_seed = ROWS.assign(lr=ROWS["seed"].map({0: "1e-6", 1: "2e-6", 2: "3e-6"}))
+    with pytest.raises(DataError, match=r"column 'lr' .*--ignore lr"):
+        analyze(by_seed, reading=BOTH)
+    found = analyze(by_seed, reading=Reading(ignore=("lr",), reference={"method": "grpo"}))
+    assert all(e["low"] is not None for e in found["effects"])
+    noisy = ROWS.assign(latency=range(len(ROWS)))
+    found = analyze(noisy, reading=BOTH)
+    assert "column 'latency' was not read: it differs between answers of one run" in found["notes"]
+    wrong = ROWS.assign(method=["dapo" if i == 3 else m for i, m in enumerate(ROWS["method"])])
+    with pytest.raises(
+        DataError, match=r"row 5: method is 'grpo' for run 'grpo-s0', which has|row 4: method is 'dapo'"
+    ):
+        analyze(wrong, reading=BOTH)
+
+
+@pytest.mark.parametrize(("value", "message"), [("1,000", "a decimal comma, or thousands"), ("1.5", "whole number")])
+def test_numbers_that_can_be_read_in_two_ways_are_refused(value, message, tmp_path):
+    counts = long_form(ANSWERS).astype({"samples": str})
+    counts.loc[3, "samples"] = value
+    counts.to_csv(tmp_path / "t.csv", sep=";", index=False)
+    with pytest.raises(DataError, match=message):
+        analyze(tmp_path / "t.csv")
+
+
+def test_a_share_where_a_count_belongs_gets_a_hint():
+    counts = long_form(ANSWERS).assign(correct=0.25)
+    with pytest.raises(DataError, match=r"got 0.25, expected a whole number, 0 or above \(a count; of a share, times"):
+        analyze(counts)
+
+
+def test_grading_anew_says_how_often_it_agrees_and_needs_texts(tmp_path):
+    lied = ROWS.assign(correct=True)
+    found = load_any(lied, outside=Outside(regrade=True))
+    right = load_any(ROWS)
+    assert [s.correct.tolist() for s in found.benchmarks.values()] == [
+        s.correct.tolist() for s in right.benchmarks.values()
+    ]
+    count = int(ROWS["correct"].sum())
+    assert any(f"the stored ones are the same for {count} of {len(ROWS)} answers" in n for n in found.notes)
+    with pytest.raises(DataError, match="no gold to grade by"):
+        load_any(ROWS.drop(columns="gold"), outside=Outside(regrade=True))
+    with pytest.raises(DataError, match="no response to grade by"):
+        load_any(ROWS.drop(columns="response"), outside=Outside(regrade=True))
+    silent = ROWS.assign(response=[None, *ROWS["response"][1:]])
+    assert load_any(silent, outside=Outside(regrade=True)).benchmarks["aime24"].correct[0, 0] <= 3
+
+
+def test_several_sheets_and_torn_files(tmp_path):
+    with pd.ExcelWriter(tmp_path / "t.xlsx") as writer:
+        ROWS.to_excel(writer, sheet_name="one", index=False)
+        ROWS.to_excel(writer, sheet_name="two", index=False)
+    with pytest.raises(DataError, match="expected one sheet with a table, found one, two"):
+        analyze(tmp_path / "t.xlsx")
+    (tmp_path / "t.csv.gz").write_bytes(gzip.compress(bytes(range(256)))[:99])
+    with pytest.raises(DataError, match="can't be unpacked"):
+        analyze(tmp_path / "t.csv.gz")
+    (tmp_path / "t.csv").write_bytes("größe".encode("latin-1"))
+    with pytest.raises(DataError, match="not UTF-8 text"):
+        analyze(tmp_path / "t.csv")
+
+
+def test_the_command_line_reads_converts_and_refuses(tmp_path, monkeypatch, wanted):
+    monkeypatch.chdir(tmp_path)
+    DRESSES["semicolon.csv"](ROWS, tmp_path / "answers.csv")
+    run = CliRunner().invoke
+    done = run(app, ["convert", "answers.csv", "--out", "long.parquet", "--reference", "method=grpo"])
+    assert done.exit_code == 0, done.output
+    assert figures(analyze("long.parquet"), tokens=True) == wanted
+    done = run(app, ["convert", "answers.csv", "--out", "long.csv", "--reference", "method=grpo"])
+    assert done.exit_code == 0, done.output
+    assert figures(analyze("long.csv", reading=BOTH), tokens=True) == wanted
+    assert run(app, ["tables", "answers.csv"]).exit_code == 0
+    assert (tmp_path / "answers-tables" / "cells.csv").exists()
+    assert run(app, ["analyze", "answers.csv", "--regrade", "--json"]).exit_code == 0
+    for arguments, said in (
+        (["analyze", "answers.csv", "--from", "lmeval"], "no format 'lmeval'; did you mean 'lm-eval'?"),
+        (["analyze", "answers.csv", "--metric", "corect"], "no score 'corect'; did you mean 'correct'?"),
+        (["analyze", "answers.csv", "--missing", "x"], "expected refuse, wrong, drop"),
+        (["convert", "answers.csv", "--out", "x.doc"], "expected a .parquet or .csv file"),
+        (["analyze", "answer.csv"], "answers.csv"),
+    ):
+        done = run(app, arguments)
+        assert done.exit_code == 2, done.output
+        assert said in done.output
+        assert len(done.output.splitlines()) == 1
+
+
+def test_what_a_map_gets_wrong_is_named(tmp_path):
+    (tmp_path / "a-s0.csv").write_text("question,correct\n1,1\n2,0\n")
+    for text, said in (
+        ("runs: []", "runs: got"),
+        ("runs: [{file: x}]", r"runs\[0\].file: unknown key; did you mean 'files'"),
+        ("runs: [{files: 'a-s{seed}.csv', seed: -1}]", "expected a whole number"),
+        ("runs: [{files: 'a-s{seed}.csv', factors: {m: '{methd}'}}]", r"no \{methd\} in the pattern"),
+        ("runs: [{files: 'a-s{seed}.csv'}]\nleves: {}", "leves: unknown key; did you mean 'levels'"),
+        ("runs: [{files: 'a-s{seed}.csv', format: vrl}]", "did you mean 'verl'"),
+        ("runs: [{files: 'b*.csv', seed: 1}]", "no such file"),
+        ("runs: [{files: a-s0.csv, seed: 1}, {files: '*.csv', seed: 2}]", "of two entries"),
+    ):
+        (tmp_path / "m.yaml").write_text(text)
+        with pytest.raises((DataError, Exception), match=said):
+            analyze(tmp_path / "m.yaml")
+
+
+def test_the_untrained_model_of_a_map(tmp_path):
+    for i, (place, rows) in enumerate(groups(ROWS, "method", "seed")):
+        rows[["benchmark", "question", "correct"]].to_csv(tmp_path / f"{place['method']}-{place['seed']}.csv")
+        if i == 0:
+            rows[["benchmark", "question", "correct"]].to_csv(tmp_path / "start.csv")
+    (tmp_path / "m.yaml").write_text(
+        "runs:\n- {files: '{method}-{seed}.csv'}\n- {files: start.csv, base: true}\nignore: ['Unnamed: 0']\n"
+    )
+    found = load_any(tmp_path / "m.yaml")
+    assert [r.run for r in found.runs if r.base] == ["untrained model"]
+    assert found.factors == {"method": ("dapo", "grpo")}
