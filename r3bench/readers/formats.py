@@ -42,7 +42,7 @@ class Format:
     def lacks(self, keys: Iterable[str]) -> list[str]:
         """What is missing of the set that is nearest."""
         have = set(keys)
-        return min((sorted(wanted - have) for wanted in self.keys), key=lambda names: len(names))
+        return sorted(min([wanted - have for wanted in self.keys], key=len))
 
 
 def _lm_eval(path: Path) -> Place:
