@@ -51,6 +51,7 @@ class Entry:
     about: str  # one line from the file's head
 
 
+@cache
 def shipped(package: str) -> Path:
     """The folder of a shipped package: 'components', 'ablations' or 'evals'."""
     return Path(str(files(f"r3bench.{package}")))
@@ -223,19 +224,29 @@ def component(name: str, where: str = "components") -> type[Component]:
         raise ConfigError(
             f"{where}: no component '{name}' in ./components or among the shipped ones{nearest(name, known)}"
         )
-    return _component_class(name, known[name].resolve(), component_source(name))
+    path = known[name].resolve()
+    return _component_class(name, path, _source_of(path))
 
 
 def component_source(name: str) -> str | None:
     """12 hex digits of a user's component file; None for a shipped one, which the package's commit covers."""
     path = component_names().get(name)
-    if path is None or _is_shipped(path.resolve()):
+    return None if path is None else _source_of(path.resolve())
+
+
+def _source_of(path: Path) -> str | None:
+    if _is_shipped(path):
         return None
     return source.digest(path)
 
 
 def _is_shipped(path: Path) -> bool:
-    return path.parent == shipped("components").resolve()
+    return path.parent == _shipped_components()
+
+
+@cache
+def _shipped_components() -> Path:
+    return shipped("components").resolve()
 
 
 @cache

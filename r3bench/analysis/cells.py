@@ -248,8 +248,7 @@ def best_cells(results: Results, failed_score: str | None = None) -> list[BestCe
         wide = interval(parts.estimate[one], parts.total[one], parts.df[one], level, reach_of(weights[one]))[0]
         p = None if wide.p is None else min(1.0, wide.p * count)
         label = results.label(data.cells[others[i]])
-        used = data.error.sizes(weights) > 1e-15
-        few = bool((np.where(used, parts.freedom_runs[:, : used.shape[1]], 0.0).sum(axis=1) < 3).any())
+        few = bool((np.where(parts.sizes > 1e-15, parts.freedom_cells, 0.0).sum(axis=1) < 3).any())
         found.append(BestCell(name, label, float(parts.estimate[i]), wide.low, wide.high, p, count, few))
     return found
 

@@ -18,10 +18,10 @@ questions asked.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
-from scipy import optimize, special
+from scipy import special
 
 from r3bench.analysis.distributions import t_quantile
 from r3bench.analysis.lattice import Contrast, contrasts, error_model
@@ -116,18 +116,32 @@ def detectable_effect(
     rest = [share**2 * a.question_effect_sd**2 / q for a, q in benchmarks]
     order = np.lexsort((df[used], size[used]))  # effects of one kind are then one look-up
     key = tuple(size[used][order].tolist()), tuple(df[used][order].tolist()), tuple(q for _, q in benchmarks)
-    half, sd = _half_widths(*key, run_sd**2, tuple(noise), tuple(rest), alpha, scope)
-    if not np.isfinite(half).all() or sd <= 0:
-        return float("inf")
-
-    def missing(effect: float) -> float:
-        return power - float((special.ndtr((effect - half) / sd) + special.ndtr((-effect - half) / sd)).mean())
-
-    highest = float(half.max()) + 8 * sd
-    return float(optimize.brentq(missing, 0.0, highest)) if missing(0.0) > 0 else 0.0
+    return _found_with(power, *key, run_sd**2, tuple(noise), tuple(rest), alpha, scope)
 
 
 @lru_cache(maxsize=512)
+def _found_with(power: float, *assumed: Any) -> float:
+    """The effect that is found with probability `power`; `assumed` are the arguments of `_half_widths`.
+
+    Newton's method between bounds; `scipy.optimize` would take longer to import than the plan to make.
+    """
+    half, sd = _half_widths(*assumed)
+    if not np.isfinite(half).all() or sd <= 0:
+        return float("inf")
+    low, high = 0.0, float(half.max()) + 8 * sd
+    effect = float(np.median(half)) + float(special.ndtri(power)) * sd
+    for _ in range(100):
+        above, below = (effect - half) / sd, (-effect - half) / sd
+        missing = power - float((special.ndtr(above) + special.ndtr(below)).mean())
+        low, high = (effect, high) if missing > 0 else (low, effect)
+        slope = float((np.exp(-(above**2) / 2) - np.exp(-(below**2) / 2)).mean()) / (sd * np.sqrt(2 * np.pi))
+        step = effect + missing / slope if slope > 0 else np.inf
+        last, effect = effect, step if low < step < high else (low + high) / 2
+        if abs(effect - last) <= 1e-12 * high:
+            break
+    return effect if high > 1e-9 * sd else 0.0
+
+
 def _half_widths(
     size: tuple[float, ...], df: tuple[float, ...], questions: tuple[int, ...], run: float, noise: tuple[float, ...],
     rest: tuple[float, ...], alpha: float, scope: Scope,
@@ -149,12 +163,14 @@ def _half_widths(
     true = sizes * (run + sum(noise))
     parts = TwoWay(
         estimate=np.zeros(DRAWS),
-        runs=true * rng.chisquare(freedom, (DRAWS, len(freedom))) / freedom,
+        cells=true * rng.chisquare(freedom, (DRAWS, len(freedom))) / freedom,
+        shared=np.zeros((DRAWS, 0)),
         questions=(both + np.array(rest)) * rng.chisquare(np.maximum(asked, 1), (DRAWS, len(asked))) / asked.clip(1),
         overlap=np.full(DRAWS, both.sum()),
-        freedom_runs=np.broadcast_to(freedom, (DRAWS, len(freedom))),
+        freedom_cells=np.broadcast_to(freedom, (DRAWS, len(freedom))),
+        freedom_shared=np.zeros((DRAWS, 0)),
         freedom_questions=asked.clip(0.5),
-        parts=np.full(DRAWS, sizes.sum() ** 2 / (sizes**2).sum()),
+        sizes=np.broadcast_to(sizes, (DRAWS, len(sizes))),
     )
     if scope == "these":
         return t_quantile(1 - alpha / 2, parts.df_run) * np.sqrt(parts.run), float(np.sqrt(true.sum()))

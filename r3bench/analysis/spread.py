@@ -7,6 +7,7 @@ from r3bench.analysis.prepare import Prepared
 from r3bench.analysis.results import Results
 
 SUSPICIOUS = 0.05  # p below which unequal spread is noted
+MANY = 4  # cells from which on two seeds in each can't tell a noisy one from bad luck
 
 
 def seed_sds(data: Prepared) -> np.ndarray:
@@ -45,8 +46,14 @@ def spread_notes(data: Prepared, results: Results) -> list[str]:
             f"{'< 0.001' if p < 0.001 else f'= {p:.3f}'}), from {100 * sds[low]:.1f} points in "
             f"{results.label(data.cells[low])} to {100 * sds[high]:.1f} in {results.label(data.cells[high])}; "
             + ("one variance for all was declared, so intervals of the noisy cells are too short" if pooled else
-               "every cell has its own variance")
+               "every cell has its own variance; one whose few seeds look alike by luck has too short an interval")
         )  # fmt: skip
+    two = int((data.runs_per_cell == 2).sum())
+    if two >= MANY and 2 * two >= len(data.cells) and not pooled and data.error.source == "seeds":
+        notes.append(
+            f"two runs in {two} of {len(data.cells)} cells: if one cell is much noisier than the others, intervals of "
+            f"effects over several cells hold less often than {100 * results.declared.confidence:g} %; take three seeds"
+        )
     alone = [results.label(data.cells[c]) for c in sorted({*data.cell_of[data.error.borrowed].tolist()})]
     if alone and not pooled:
         notes.append(

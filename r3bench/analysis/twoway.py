@@ -19,7 +19,7 @@ import numpy as np
 from scipy import special
 
 from r3bench.analysis.distributions import t_quantile
-from r3bench.analysis.freedom import satterthwaite
+from r3bench.analysis.freedom import joint, of_cells
 from r3bench.analysis.noise import ErrorModel, GroupVariances, block_variance, group_variances
 
 ROUNDING = 1e-12  # accuracies are counts over at most some thousand answers: anything smaller is no difference
@@ -28,20 +28,22 @@ LEVEL = 0.975  # quantile at which an interval on questions like these is kept f
 
 @dataclass(frozen=True)
 class TwoWay:
-    """Variance parts of E contrasts; P parts of the run variance, B benchmarks."""
+    """Variance parts of E contrasts; G groups of runs with a variance of their own, P other parts, B benchmarks."""
 
     estimate: np.ndarray  # (E,)
-    runs: np.ndarray  # (E, P) variance over training runs, questions held fixed, by part; NaN without an error model
+    cells: np.ndarray  # (E, G) variance over training runs, questions held fixed, by group; NaN without an error model
+    shared: np.ndarray  # (E, P) the same of what isn't one group's: blocks, and sampling of the untrained model
     questions: np.ndarray  # (E, B) one-way variance over the questions of each benchmark; NaN for one question
     overlap: np.ndarray  # (E,) run-by-question noise, counted in both
-    freedom_runs: np.ndarray  # (E, P) degrees of freedom of the parts
+    freedom_cells: np.ndarray  # (E, G) degrees of freedom
+    freedom_shared: np.ndarray  # (E, P)
     freedom_questions: np.ndarray  # (B,)
-    parts: np.ndarray  # (E,) cells of about equal weight in the contrast
+    sizes: np.ndarray  # (E, G) sums of squared weights
 
     @property
     def run(self) -> np.ndarray:
         """(E,) variance over training runs."""
-        return self.runs.sum(axis=1)
+        return np.asarray(self.cells.sum(axis=1) + self.shared.sum(axis=1))
 
     @property
     def question(self) -> np.ndarray:
@@ -54,14 +56,23 @@ class TwoWay:
         return np.maximum(self.run + self.question - self.overlap, np.maximum(self.run, self.question))
 
     @cached_property
+    def _runs(self) -> tuple[np.ndarray, np.ndarray]:
+        """(E, 1 + P) variances over training runs, all groups in one, and their degrees of freedom."""
+        own = of_cells(self.cells, self.freedom_cells, self.sizes)
+        return (
+            np.hstack([self.cells.sum(axis=1, keepdims=True), self.shared]),
+            np.hstack([own[:, None], self.freedom_shared]),
+        )
+
+    @cached_property
     def df_run(self) -> np.ndarray:
         """(E,) degrees of freedom of the run variance; 0 without an error model."""
-        return np.nan_to_num(satterthwaite(self.runs, self.freedom_runs, self.parts))
+        return joint(*self._runs)
 
     @property
     def df_question(self) -> np.ndarray:
         """(E,) degrees of freedom of the question variance."""
-        return np.nan_to_num(satterthwaite(self.questions, self.freedom_questions, self.parts))
+        return joint(self.questions, np.broadcast_to(self.freedom_questions, self.questions.shape))
 
     @cached_property
     def df(self) -> np.ndarray:
@@ -72,14 +83,14 @@ class TwoWay:
         """
         with np.errstate(divide="ignore", invalid="ignore"):
             above = np.nan_to_num(np.maximum(self.total - self.question, 0.0) / self.run)[:, None]
-        both = np.hstack([self.runs * above, self.questions])
+        runs, own = self._runs
         asked = np.broadcast_to(self.freedom_questions, self.questions.shape)
-        joint = satterthwaite(both, np.hstack([self.freedom_runs, asked]), self.parts)
+        both = joint(np.hstack([runs * above, self.questions]), np.hstack([own, asked]))
         with np.errstate(divide="ignore", invalid="ignore"):
             least = t_quantile(LEVEL, self.df_run) * np.sqrt(self.run / self.total)
-            narrower = t_quantile(LEVEL, joint) < least
+            narrower = t_quantile(LEVEL, both) < least
             lowered = np.maximum(special.stdtridf(LEVEL, np.where(narrower, least, 2.0)), self.df_run)
-        return np.where(np.isnan(self.run), 0.0, np.nan_to_num(np.where(narrower, lowered, joint)))
+        return np.where(np.isnan(self.run), 0.0, np.nan_to_num(np.where(narrower, lowered, both)))
 
 
 def two_way(
@@ -101,38 +112,38 @@ def two_way(
     trained = np.isnan(untrained)
     share = 1 / len(scores)
     means = share * sum(y.mean(axis=1) for y in scores)
-    runs, overlap, freedom, parts = _run_parts(scores, means, weights, error)
+    runs, overlap, freedom = _run_parts(scores, means, weights, error)
     if error.alone is not None:  # blocks don't cancel in what is no comparison of trained runs
         apart = np.abs(weights[:, trained].sum(axis=1)) > 1e-9
-        for kept, other in zip((runs, overlap, freedom), _run_parts(scores, means, weights, error.alone), strict=False):
+        for kept, other in zip((runs, overlap, freedom), _run_parts(scores, means, weights, error.alone), strict=True):
             kept[apart] = other[apart]
     known = (weights[:, ~trained] ** 2) @ untrained[~trained]
     asked = np.array([max(y.shape[1] - 1.0, 0.5) for y in scores])
     estimate = weights @ means
     return TwoWay(
         estimate=np.where(np.abs(estimate) < ROUNDING, 0.0, estimate),
-        runs=np.hstack([runs, known[:, None]]),
+        cells=runs[:, :-1],
+        shared=np.column_stack([runs[:, -1], known]),
         questions=_unrounded(np.stack([share**2 * question_variance(y, weights) for y in scores], axis=1)),
         overlap=overlap + known,
-        freedom_runs=np.hstack([freedom, np.full((len(weights), 1), asked.min())]),
+        freedom_cells=freedom[:, :-1],
+        freedom_shared=np.column_stack([freedom[:, -1], np.full(len(weights), asked.min())]),
         freedom_questions=asked,
-        parts=parts,
+        sizes=error.sizes(weights),
     )
 
 
 def _run_parts(
     scores: Sequence[np.ndarray], means: np.ndarray, weights: np.ndarray, error: ErrorModel
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Run variance by group and of blocks (E, G + 2), overlap (E,), degrees of freedom (E, G + 2), parts (E,)."""
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Run variance by group (the pooled one last but one) and of blocks (E, G + 2), overlap (E,), df (E, G + 2)."""
     size = error.sizes(weights)
     spread = run_variances(means, error)
     noise = sum(run_question_variances(y, error) / y.shape[1] for y in scores) / len(scores) ** 2
     block, block_df = block_variance(means, error, spread)
     runs = np.hstack([_times(size, spread.value), block * _shared(weights, error)[:, None]])
     df = np.maximum([*spread.df, block_df], 0.5)  # 0 only where there is no variance
-    with np.errstate(invalid="ignore"):
-        parts = np.nan_to_num(size.sum(axis=1) ** 2 / (size**2).sum(axis=1), nan=1.0)
-        return _unrounded(runs), _unrounded(_times(size, noise).sum(axis=1)), np.tile(df, (len(weights), 1)), parts
+    return _unrounded(runs), _unrounded(_times(size, noise).sum(axis=1)), np.tile(df, (len(weights), 1))
 
 
 def _times(size: np.ndarray, variance: np.ndarray) -> np.ndarray:

@@ -94,9 +94,7 @@ def plan(
     as_json: Json = False,
 ) -> None:
     """What a grid will run, cost, and be able to see; of a recipe, its cost and memory. Starts and writes nothing."""
-    from r3bench.sweep.ablate import cell_warnings
-    from r3bench.sweep.cells import enumerate_cells
-    from r3bench.sweep.grid import load_grid
+    from r3bench.sweep.ablate import cell_warnings, open_study
     from r3bench.sweep.plan import plan as make_plan
     from r3bench.sweep.plan_text import plan_data, plan_text
     from r3bench.sweep.preflight import look
@@ -129,17 +127,18 @@ def plan(
         raise ConfigError(
             f"{grid}: got '{overrides[0]}', but a grid takes no key=value; its 'set' section changes the recipe"
         )
-    loaded = load_grid(grid)
-    look(cell.recipe for cell in enumerate_cells(loaded)[0])
+    opened = open_study(grid, Path())
+    look(cell.recipe for cell in opened.cells)
     if gpus is not None or strategy is not None:
-        gpus = loaded.executor.gpus if gpus is None else gpus
-        strategy = strategy or (loaded.executor.strategy if gpus > 1 else "ddp")
-        for cell in enumerate_cells(loaded)[0]:
+        executor = opened.grid.executor
+        gpus = executor.gpus if gpus is None else gpus
+        strategy = strategy or (executor.strategy if gpus > 1 else "ddp")
+        for cell in opened.cells:
             check_numbers(cell.recipe, gpus, 1, strategy)
-        section = dataclasses.replace(loaded.executor, gpus=gpus, strategy=strategy)  # type: ignore[arg-type]
-        loaded = dataclasses.replace(loaded, executor=section)
+        section = dataclasses.replace(executor, gpus=gpus, strategy=strategy)  # type: ignore[arg-type]
+        opened = dataclasses.replace(opened, grid=dataclasses.replace(opened.grid, executor=section))
     found = make_plan(
-        loaded,
+        opened,
         effect=effect,
         assume=_assumptions(assume or []),
         from_study=study_folder(from_study, runs) if from_study else None,
@@ -147,7 +146,7 @@ def plan(
         mean_length=mean_length,
         power=power,
     )
-    advice = cell_warnings(enumerate_cells(loaded)[0], loaded.executor.gpus)
+    advice = cell_warnings(opened.cells, opened.grid.executor.gpus)
     if as_json:
         data = plan_data(found)
         print_json(data | {"warnings": [*data["warnings"], *advice]}, "plan")

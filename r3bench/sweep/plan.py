@@ -29,6 +29,7 @@ from r3bench.sweep.design import aliases
 from r3bench.sweep.grid import Grid, factors_of
 from r3bench.sweep.local import cpu_cores, gpu_ids
 from r3bench.sweep.memory import memory_text, micro_batch_growth
+from r3bench.sweep.study import Study
 from r3bench.training.embedded import CAPS
 
 WITHIN = {"aime": 0.10, "amc": 0.12, "math500": 0.08}  # mean p(1-p) by the start of a task's name
@@ -86,7 +87,7 @@ class Plan:
 
 
 def plan(
-    grid: Grid | str,
+    grid: Grid | str | Study,
     *,
     effect: float | None = None,
     assume: Mapping[str, float] | None = None,
@@ -98,7 +99,7 @@ def plan(
     """Cost and resolution of a grid; starts and writes nothing.
 
     Args:
-        grid: a grid, its name or its path.
+        grid: a grid, its name or its path, or what `open_study` made of it.
         effect: an effect (in accuracy, 0.02 is two points) that the user hopes for a verdict on; adds a warning if the
             grid can't, and the cheapest way to.
         assume: fields of `VarianceAssumptions` to set.
@@ -111,7 +112,7 @@ def plan(
         ConfigError: the grid can't be used, or an assumption has no such name or an impossible value.
         StateError: `from_study` has nothing to estimate from.
     """
-    study = open_study(grid, Path())
+    study = grid if isinstance(grid, Study) else open_study(grid, Path())
     grid = study.grid
     trained = [cell for cell in study.cells if cell.factors != BASE_MODEL]
     levels = {factor.name: list(factor.levels) for factor in factors_of(grid)}

@@ -180,6 +180,7 @@ SCENARIOS: dict[str, Callable[[Path], Results]] = {
     "square": _table(SQUARE, noise=1.0),
     "two seeds": _table([*SQUARE[:3], ({"a": "on", "b": "on"}, 0.7)], noise=1.0, seeds=2),
     "two seeds, all worse": _table([({"m": "off"}, 0.6), ({"m": "x"}, 0.4), ({"m": "y"}, 0.3)], noise=2.0, seeds=2),
+    "two seeds, pooled": _table(SQUARE, noise=1.0, seeds=2, declared=Declared(variance="pooled")),
     "one question": _table(TWO, noise=2.0, questions=1),
     "nothing varied": _table(TWO),
     "interaction": _table(CROSSED, noise=1.0),

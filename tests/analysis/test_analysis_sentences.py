@@ -89,6 +89,7 @@ CASES = {
     "one run per cell": (["one seed"], ["study", "four factors, one seed", "one run in a cell"]),
     "noise between runs is taken": (["four factors, one seed"], ["study", "one seed"]),
     "{benchmark}: seeds scatter": (["unequal noise", "pooled"], ["better", "study", "one seed"]),
+    "two runs in {4} of": (["two seeds"], ["square", "unbalanced", "two seeds, all worse", "tie", "two seeds, pooled"]),
     "{benchmark}: one run only": (["one run in a cell"], ["unbalanced", "study", "one seed"]),
     "{benchmark}: runs that share a seed are compared": (["blocks"], ["square", "blocks of none"]),
     "{benchmark}: blocks were declared": (["blocks of none"], ["square", "blocks"]),
@@ -209,6 +210,32 @@ def test_a_sentence_is_printed_where_its_condition_holds_and_not_elsewhere(print
     for name in (*there, *not_there):
         found = [t for t in printed[name] if matches(form, t) and not any(matches(f, t) for f in longer)]
         assert bool(found) == (name in there), (name, found)
+
+
+def test_what_every_report_says_is_of_this_study_and_no_other(printed):
+    """The sentences without a condition: each as it must read here, and no other reading of it."""
+    every = "12 of 12 planned runs"
+    told = {  # scenario -> what they say; with several benchmarks the average, or the one that was declared
+        "study": ("On embedded:", {"embedded: 40 questions, 4 answers each"}, "4 cells", every, "3 seeds"),
+        "better": ("On b:", {"b: 30 questions, 8 answers each"}, "2 cells", "6 runs", "3 seeds"),
+        "macro": ("On the macro average:", {"x: 30 questions, 4 answers each", "y: 20 questions, 4 answers each"},
+                  "4 cells", every, "3 seeds"),
+        "one seed": ("On embedded:", {"embedded: 40 questions, 4 answers each"}, "4 cells", "4 of 4 planned runs",
+                     "1 seed"),
+        "answers of several numbers": ("On b:", {"b: 30 questions, 8 or 9 or 10 answers each"}, "2 cells", "6 runs",
+                                       "3 seeds"),
+        "missing": ("On embedded:", {"embedded: 40 questions, 4 answers each"}, "4 cells", "11 of 12 planned runs",
+                    "3 seeds"),
+    }  # fmt: skip
+    for name, (where, asked, cells, runs, seeds) in told.items():
+        found = printed[name]
+        assert {t for t in found if t.startswith("On ")} == {where}, name
+        assert {t for t in found if re.search(r" questions?, .*answers? each$", t) and "accuracy" not in t} == asked
+        (design,) = (t for t in found if re.match(r"\d+ cells? \(", t))
+        assert design.startswith(f"{cells} (") and f"), {runs}" in design and design.endswith(f", {seeds}"), design
+    for name in ("one cell", "untrained only"):
+        assert "Accuracy of every cell." in printed[name]  # there is always one, and it is the only picture of cells
+    assert not any(t.startswith("Effects.") for t in printed["one cell"])
 
 
 def test_numbers_in_sentences_are_the_declared_ones(printed):

@@ -1,11 +1,13 @@
 """Studies whose cells scatter differently: coverage and errors, and the same harness failing with one pooled variance.
 
+`freedoms` looks at the degrees of freedom alone, quickly enough for every design.
 `python tests/analysis/audit.py` prints the table of all settings; the slow tests here hold every row of it to bounds.
 """
 
 import dataclasses
 import itertools
 
+import freedoms
 import numpy as np
 import pytest
 from audit import REGIMES, audit
@@ -14,6 +16,7 @@ from grids import Regime, draw
 from r3bench.analysis.cells import cell_rows
 from r3bench.analysis.declared import Declared
 from r3bench.analysis.effects import effects
+from r3bench.analysis.freedom import joint
 from r3bench.analysis.lattice import contrasts, error_model
 from r3bench.analysis.noise import group_variances
 from r3bench.analysis.prepare import prepare
@@ -52,6 +55,26 @@ def test_true_main_effects_make_no_interactions():
     regime = Regime(factors=3, gains=(0.6,) * 3, questions=(200,), samples=4)
     found = audit(regime, 100)
     assert found["wrong interaction"] < 0.1 and found["found"] > 0.9, found
+
+
+# below 93 % with one noisy cell: docs/statistics.md has what any rule could reach there
+TOO_FEW = {"4 cells x 2, one 5 x": 0.915, "8 cells x 2, one 4 x": 0.908, "8 cells x 2, one 5 x": 0.89,
+           "16 cells x 2, one 5 x": 0.91}  # fmt: skip
+
+
+def test_degrees_of_freedom_of_every_design():
+    """The Monte-Carlo error is 0.1 %."""
+    for name, design in freedoms.DESIGNS.items():
+        held, surely, length = freedoms.coverage(design, 50_000)
+        assert TOO_FEW.get(name, 0.925) < held < 0.985 and surely > 0.955, (name, held, surely)
+        if len(design.weights) >= 8 and "equal" in name and "Shapley" not in name:
+            assert length < 1.055, (name, length)
+
+
+def test_plain_satterthwaite_is_too_long_and_too_short(monkeypatch):
+    monkeypatch.setattr(freedoms, "of_cells", lambda variance, df, sizes: joint(variance, df))
+    assert freedoms.coverage(freedoms.DESIGNS["8 cells x 2, equal"], 15_000)[2] > 1.1
+    assert freedoms.coverage(freedoms.DESIGNS["10 seeds against 2, these 4 x"], 15_000)[1] < 0.98
 
 
 @pytest.mark.slow
@@ -93,15 +116,40 @@ def table(runs, seed=0, questions=20, spread=None):
     return Results("made up", FACTORS, listed, {"p": scores}, Declared()), correct / 8, cell_of
 
 
-def freedom_by_hand(parts, cells):
-    """docs/statistics.md in plain Python: variances with their degrees of freedom -> those of the sum."""
+def by_points(x, points):
+    """Linear between points, level outside."""
+    for (a, low), (b, high) in itertools.pairwise(points):
+        if x <= a:
+            return low
+        if x <= b:
+            return low + (high - low) * (x - a) / (b - a)
+    return points[-1][1]
+
+
+def freedom_of_cells_by_hand(parts, sizes):
+    """docs/statistics.md in plain Python: (variance, df) and squared weights of cells -> df of the variances' sum."""
+    raised = [df / stats.chi2.ppf(0.12, df) for _, df in parts]
+    p = [v * up for (v, _), up in zip(parts, raised, strict=True)]
+    z = [size * up for size, up in zip(sizes, raised, strict=True)]
+    p, z = [x / sum(p) for x in p], [x / sum(z) for x in z]
+    dfs = [df for _, df in parts]
+    equal = min(df / x for df, x in zip(dfs, z, strict=True))
+    seen = sum(x * x / df for df, x in zip(dfs, p, strict=True))
+    mean = sum(x * x / df * (1 + 2 / df) for df, x in zip(dfs, z, strict=True))
+    mean /= 1 + 2 * sum(x * x / df for df, x in zip(dfs, z, strict=True))
+    two = sum(x for df, x in zip(dfs, z, strict=True) if df == 1)  # weight of cells with two seeds
+    few = by_points(1 / max(z), [(2, 0.8), (3, 0.65), (6, 0.65), (8, 0.85), (16, 0.7)])
+    like = (stats.hmean(dfs) / np.mean(dfs)) ** 4
+    share = like * (two * few + (1 - two) * 0.75) + 1 - like
+    slope = like * (two * 0.3 + (1 - two) * 1.2) + (1 - like) * (two * 1.0 + (1 - two) * 2.0)
+    return 1 / min(max(1 / (share * equal) + slope * (seen - mean), 1 / sum(dfs)), 1 / min(dfs))
+
+
+def freedom_by_hand(parts):
+    """The same of unlike parts."""
     shown = [(v, df) for v, df in parts if v > 0]
-    numbers = []
-    for v, df in shown:
-        shrink = 0.6 if df >= 1.5 else 0.7 + (1.6 - 0.7) * min(max((cells - 4) / 4, 0), 1)
-        numbers.append((v * df / stats.chi2.ppf(0.15, df), df, shrink))
-    square = sum(x * x / (df + s) for x, df, s in numbers)
-    found = sum(x for x, *_ in numbers) ** 2 / square - sum(s * x * x / (df + s) for x, df, s in numbers) / square
+    numbers = [(v * df / stats.chi2.ppf(0.12, df), df) for v, df in shown]
+    found = sum(x for x, _ in numbers) ** 2 / sum(x * x / (df + 0.6) for x, df in numbers) - 0.6
     return min(max(found, min(df for _, df in shown)), sum(df for _, df in shown))
 
 
@@ -140,12 +188,12 @@ def test_an_unbalanced_table_equals_an_independent_computation():
             )
             overlap += size * noise / (len(members) - 1) / (questions - 1) / questions
             sizes.append(size)
-        cells = sum(sizes) ** 2 / sum(s * s for s in sizes)
         run = sum(v for v, _ in parts)
         total = max(run + question - overlap, run, question)
-        df_run = freedom_by_hand(parts, cells)
+        used = [i for i, size in enumerate(sizes) if size > 0]
+        df_run = freedom_of_cells_by_hand([parts[i] for i in used], [sizes[i] for i in used])
         above = max(total - question, 0) / run
-        df = freedom_by_hand([*((v * above, d) for v, d in parts), (question, questions - 1)], cells)
+        df = freedom_by_hand([(run * above, df_run), (question, questions - 1)])
         these = stats.t.ppf(0.975, df_run) * run**0.5
         half = max(stats.t.ppf(0.975, df) * total**0.5, these)
         assert effect.estimate == pytest.approx(estimate, abs=1e-12)
@@ -298,7 +346,7 @@ def test_designs_of_single_steps_test_the_steps_and_additivity(centre):
 
 
 def test_a_true_interaction_doesn_t_mislead_a_design_of_single_additions():
-    """Main effects of the additive model cover 57 % in full-size studies; the tested single additions hold."""
+    """Main effects of the additive model hold less often than the single additions, which are tested in their place."""
     regime = dataclasses.replace(
         REGIMES["add-one and all on, 6 cells x 3, a true interaction"], together=2.0, questions=(200,), varies=0.1
     )

@@ -203,6 +203,22 @@ def test_the_paired_interval_is_scipys():
     assert paired(a, a)["low"] is None  # no question differs: nothing tells how far others might
 
 
+def test_the_paired_interval_holds_where_few_questions_differ():
+    """30 hard questions, and the one model twice to three times as good: the plain t interval holds at 84 %."""
+    from scipy import special, stats
+
+    rng, studies, questions, samples = np.random.default_rng(3), 800, 30, 16
+    logits = rng.normal(-7, 3, (studies, questions)) + rng.normal(0, 0.5, (2, studies, questions))
+    logits[0] += 1.5
+    share = rng.binomial(samples, special.expit(logits)) / samples
+    points = stats.norm.ppf((np.arange(4000) + 0.5) / 4000) * np.sqrt(3**2 + 0.5**2)
+    true = special.expit(-5.5 + points).mean() - special.expit(-7 + points).mean()
+    found = [paired(*pair) for pair in share.transpose(1, 0, 2)]
+    held = [f["low"] <= true <= f["high"] for f in found if f["low"] is not None]
+    plain = [abs(d.mean() - true) <= stats.t.ppf(0.975, 29) * d.std(ddof=1) / 30**0.5 for d in share[0] - share[1]]
+    assert np.mean(held) > 0.92 and np.mean(plain) < 0.89, (np.mean(held), np.mean(plain))
+
+
 def test_false_positives_stay_at_the_level():
     rng = np.random.default_rng(2)
     hits = [sign_flip_p(rng.integers(0, 5, 12) / 4 - rng.integers(0, 5, 12) / 4) <= 0.05 for _ in range(300)]

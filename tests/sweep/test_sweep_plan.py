@@ -158,6 +158,27 @@ def test_from_a_finished_study(home, grid_values):
     assert "toy" in made.benchmarks[0].source and made.benchmarks[0].assumptions != VarianceAssumptions()
 
 
+@pytest.mark.parametrize("shared", [0.0, 0.4])
+def test_what_runs_of_one_seed_share_is_taken_from_the_study_and_said(home, grid_values, monkeypatch, shared):
+    from toy import run_toy
+
+    from r3bench.sweep.ablate import ablate
+    from r3bench.sweep.inline import InlineExecutor
+
+    grid = parse_grid({**grid_values, "analysis": {"blocks": "seed"}}, "toy.yaml")
+    ablate(grid, home / "runs", run=run_toy, executor=InlineExecutor(), say=lambda line: None)
+    found = VarianceAssumptions(run_sd=0.03, shared=shared)
+    monkeypatch.setattr("r3bench.analysis.variance.assumptions_from", lambda results, task: found)
+    made = plan(grid, from_study=home / "runs" / "toy")
+    (line,) = [text for text in plan_text(made).splitlines() if text.strip().startswith("assuming for")]
+    assert ("40 % of the run variance shared by runs of one seed" in line) == bool(shared)
+    assert ("of the run variance" in line) == bool(shared) and "run SD 3," in line and "toy" in line
+    none = plan(grid, assume={"run_sd": 0.03})
+    if shared:  # declared blocks take it out
+        assert made.benchmarks[0].effects["main"] < none.benchmarks[0].effects["main"]
+    assert "40 % of the run variance" in plan_text(plan(grid, assume={"shared": 0.4}))
+
+
 def test_tuning_is_said_with_its_tokens(home, grid_values):
     grid_values["tuning"] = {"trials": 5, "steps": 10, "space": {"trainer.learning_rate": [1e-4, 1e-3]}}
     (line,) = plan(parse_grid(grid_values, "toy.yaml")).warnings
