@@ -215,6 +215,9 @@ def _update_record(directory: Path, found: dict[str, dict[str, Any]]) -> None:
         record = dataclasses.replace(record, eval={**record.eval, **found})
         write_card(parse_recipe(read_json(paths.config), str(paths.config)), record, paths)
         write_record(record, paths)
+        from r3bench.training.trackers import log_scores
+
+        log_scores(paths, found, record.train.steps)
 
 
 def _figures(summary: dict[str, Any]) -> list[str]:

@@ -144,7 +144,16 @@ def run_cell(
             write_json(paths.config, resolved(recipe))
             write_card(recipe, record, paths)
             record = write_record(record, paths)
+            if summaries:
+                _tell_trackers(paths, summaries, trained.steps)
         return record
+
+
+def _tell_trackers(paths: RunPaths, summaries: dict[str, dict[str, Any]], steps: int) -> None:
+    if (paths.root / "trackers.json").exists():  # else nothing is to be told, and nothing to be imported
+        from r3bench.training.trackers import log_scores
+
+        log_scores(paths, summaries, steps)
 
 
 @contextlib.contextmanager

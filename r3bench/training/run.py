@@ -35,6 +35,7 @@ from r3bench.training.numerics import compute_dtype, numerics
 from r3bench.training.numerics import strategy as spread
 from r3bench.training.optimizer import compensated_adamw
 from r3bench.training.rewards import reward_functions
+from r3bench.training.trackers import PROJECT, TellTrackers, described, facts
 from r3bench.training.tracking import check_trackers, keep_in
 from r3bench.training.trainer import R3Trainer
 from r3bench.training.weights import WeightsWatch
@@ -151,7 +152,7 @@ def training_arguments(recipe: Recipe, paths: RunPaths) -> R3Config:
     cpu = not torch.cuda.is_available()
     values: dict[str, Any] = {
         "report_to": "none", "run_name": paths.root.name, "disable_tqdm": True, "save_total_limit": 2,
-        "logging_nan_inf_filter": False,
+        "logging_nan_inf_filter": False, "project": facts(recipe, paths).study or PROJECT,
         **({"use_cpu": True, "bf16": False} if cpu else {}),
         **recipe.trainer,
         "output_dir": str(paths.checkpoints), "seed": recipe.seed, "components": recipe.components,
@@ -239,10 +240,13 @@ def _run(trainer: R3Trainer, recipe: Recipe, paths: RunPaths, quiet: bool, disk_
         if not quiet:
             trainer.add_callback(Progress(f"{recipe.name} s{recipe.seed}"))
     stop.watch(trainer)
+    about = facts(recipe, paths)
+    trainer.add_callback(TellTrackers(about, paths, trainer))
     outcome, reason = "finished", None
     try:
         if not (newest is not None and tokens is not None and trainer.spent(newest) >= tokens):
-            trainer.train(resume_from_checkpoint=str(newest) if newest else None)
+            with described(about, paths):
+                trainer.train(resume_from_checkpoint=str(newest) if newest else None)
         else:  # killed after its last checkpoint: nothing is left to train
             trainer.take_over(newest)
     except Diverged as error:
