@@ -1,7 +1,8 @@
-"""Runs a command that must not outlive the process that asked for it: `python -m r3bench.serving.guard PID COMMAND...`.
+"""Runs a command that must not outlive the process that asked for it: `... guard PID PIPE COMMAND...`.
 
-The command leads a session of its own. When the process PID ends in whatever way, or this one is told to stop, the
-whole session is asked to end and killed after a while: an engine's own processes would otherwise keep a GPU's memory.
+The command leads a session of its own, whose number is written to the descriptor PIPE. When the process PID ends in
+whatever way, or this one is told to stop, the whole session is asked to end and killed after a while: an engine's own
+processes would otherwise keep a GPU's memory.
 """
 
 import contextlib
@@ -19,7 +20,7 @@ GRACE = 10.0  # seconds from SIGTERM to SIGKILL
 
 def main(arguments: list[str]) -> int:
     """Exit code of the command, 128 + signal where one ended it."""
-    parent, *command = arguments
+    parent, told, *command = arguments
     stopping: list[int] = []
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda number, _: stopping.append(number))
@@ -30,6 +31,8 @@ def main(arguments: list[str]) -> int:
         start_new_session=True,
         preexec_fn=_with_me,  # noqa: PLW1509, there are no threads here
     )
+    with os.fdopen(int(told), "w") as pipe:
+        pipe.write(f"{process.pid}")
     while process.poll() is None and not stopping and os.getppid() == int(parent):
         time.sleep(EVERY)
     end(process)
@@ -52,6 +55,12 @@ def end(process: "subprocess.Popen[bytes]") -> None:
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
+
+
+def end_orphans(session: int) -> None:
+    """End what is left of a command's session after its guard was killed: at once, nobody waits for it."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(session, signal.SIGKILL)
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ from pathlib import Path
 from r3bench.devices import alone
 from r3bench.errors import ConfigError, Lost, StateError
 from r3bench.installation import install_line
+from r3bench.serving.guard import end_orphans
 
 HOST = "127.0.0.1"  # reachable from this machine only, unless asked otherwise
 PORTS = 3  # ports tried when another program takes the one that was free
@@ -58,6 +59,7 @@ class Server:
 
     Raises:
         ConfigError: vLLM is missing.
+        Lost: it was killed while it started.
         StateError: it ended or took too long; the end of its log is in the message or above it.
     """
 
@@ -91,10 +93,11 @@ class Server:
         """Until it ends by itself.
 
         Raises:
-            StateError: it did.
+            Lost: it was killed.
+            StateError: it ended by itself.
         """
         self._guard.wait()
-        raise StateError(self._ended())
+        raise self._end()
 
     def check(self, error: BaseException) -> None:
         """After `error` of something that uses it.
@@ -105,15 +108,19 @@ class Server:
         """
         with contextlib.suppress(subprocess.TimeoutExpired):  # its end is noticed a moment after its connections'
             self._guard.wait(NOTICED)
-        code = self._guard.poll()
-        if code is not None:
-            killed = code < 0 or code > 128  # the guard, or the server by way of it
-            raise (Lost if killed else StateError)(self._ended()) from error
+        if self._guard.poll() is not None:
+            raise self._end() from error
 
     def stop(self) -> None:
-        """End it and all it started."""
+        """End it and all it started, once."""
+        if self._session.closed:
+            return
         self._guard.terminate()
         self._guard.wait()
+        with self._session:
+            session = self._session.read()
+        if session and self._guard.returncode < 0:  # the guard was killed, so nobody ended what it watched over
+            end_orphans(int(session))
 
     def __enter__(self) -> "Server":
         return self
@@ -139,10 +146,14 @@ class Server:
             environment["CUDA_VISIBLE_DEVICES"] = ",".join(serving.devices)
         with open(self.log, "ab") as log:
             self._from = log.tell()  # an earlier server's lines come before
+            asked, told = os.pipe()
+            guard = [sys.executable, "-P", "-m", "r3bench.serving.guard", str(os.getpid()), str(told)]
             self._guard = subprocess.Popen(
-                [sys.executable, "-P", "-m", "r3bench.serving.guard", str(os.getpid()), *command, *serving.extra],
-                stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment, start_new_session=True,
+                [*guard, *command, *serving.extra], stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                env=environment, start_new_session=True, pass_fds=[told],
             )  # fmt: skip
+            os.close(told)
+            self._session = os.fdopen(asked)  # gives the server's session, once it runs
 
     def _wait(self, last: bool) -> bool:
         """Whether it answers; False where it lost its port to another program and that is not the `last` try."""
@@ -152,7 +163,7 @@ class Server:
                 lost = any(sign in self.output().lower() for sign in TAKEN)
                 if lost and not last:
                     return False
-                raise StateError(self._ended())
+                raise self._end()
             if _healthy(self.url) and listens(self._guard.pid, self.port):
                 return True
             now = time.monotonic()
@@ -171,6 +182,12 @@ class Server:
         with open(self.log, "rb") as file:
             file.seek(self._from)
             return file.read()[-200_000:].decode(errors="replace")
+
+    def _end(self) -> StateError:
+        """Why it ended: `Lost` where it was killed, while it started as well as later."""
+        code = self._guard.returncode
+        killed = code < 0 or code > 128  # the guard, or the server by way of it
+        return (Lost if killed else StateError)(self._ended())
 
     def _ended(self) -> str:
         lines = self.output().rstrip().splitlines()

@@ -65,7 +65,13 @@ def split_devices(trainer: Mapping[str, Any], processes: int) -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def served(recipe: Recipe, model: Callable[[], str], log: Path, say: Callable[[str], None]) -> Iterator[Recipe]:
+def served(
+    recipe: Recipe,
+    model: Callable[[], str],
+    context: Callable[[Recipe], int | None],
+    log: Path,
+    say: Callable[[str], None],
+) -> Iterator[Recipe]:
     """`recipe` with the address of a server that runs as long as the block; as it is where it needs none.
 
     The address is no part of the run: the recipe that is recorded has none.
@@ -73,11 +79,12 @@ def served(recipe: Recipe, model: Callable[[], str], log: Path, say: Callable[[s
     Args:
         recipe: of the run.
         model: gives the folder or hub id of the start model.
+        context: gives the tokens of the longest row that the engine must hold.
         log: file for what the server prints.
         say: takes lines for the user.
 
     Raises:
-        ConfigError: vLLM is missing.
+        ConfigError: vLLM is missing, or no row would fit.
         StateError: the server doesn't start, or ends before the block.
     """
     if not wants_server(recipe.trainer):
@@ -85,8 +92,9 @@ def served(recipe: Recipe, model: Callable[[], str], log: Path, say: Callable[[s
         return
     values = dict(recipe.trainer)
     options = {"--model-impl": str(trainer_value(values, "vllm_model_impl"))}
-    if values.get("vllm_max_model_length") is not None:
-        options["--max-model-len"] = str(values["vllm_max_model_length"])
+    length = context(recipe)
+    if length is not None:
+        options["--max-model-len"] = str(length)
     options["--dtype"] = autocast(recipe) or precision(recipe).weights or "auto"  # as training computes
     if recipe.model.revision is not None:
         options["--revision"] = recipe.model.revision

@@ -212,11 +212,13 @@ def main(folder: str) -> int:
         project.enter(job["home"])
         recipe = parse_recipe(job["recipe"], str(directory / "config.json"))
         if job["probe"]:
+            from r3bench.training.context import served_context
             from r3bench.training.models import model_folder
             from r3bench.training.probe import probe
 
             model = partial(model_folder, recipe.model.name, recipe.model.revision)
-            server = served(recipe, model, directory / "server.log", say) if lead() else contextlib.nullcontext(recipe)
+            told = directory / "server.log"
+            server = served(recipe, model, served_context, told, say) if lead() else contextlib.nullcontext(recipe)
             with server as full:
                 outcome.value = probe(full)
         else:

@@ -287,7 +287,12 @@ def _server(recipe: Recipe, paths: RunPaths, quiet: bool, steps: Steps) -> conte
     def model() -> str:
         return steps.start_model(recipe.model.name, recipe.model.revision)
 
-    return served(recipe, model, paths.root / "server.log", say)
+    def context(recipe: Recipe) -> int | None:
+        from r3bench.training.context import served_context  # imports torch, which only a server's lead needs here
+
+        return served_context(recipe)
+
+    return served(recipe, model, context, paths.root / "server.log", say)
 
 
 def smaller_batches(recipe: Recipe, halvings: int) -> Recipe:

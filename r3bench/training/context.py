@@ -12,6 +12,8 @@ from r3bench.config.sections import Recipe
 from r3bench.config.strict import build
 from r3bench.config.trainer_fields import trainer_value
 from r3bench.errors import ConfigError
+from r3bench.training.data import load_questions
+from r3bench.training.models import load_positions, load_tokenizer
 
 TEMPLATE = 4096  # tokens that a chat template adds at most, where it isn't asked
 
@@ -97,6 +99,16 @@ def engine_context(recipe: Recipe, questions: Dataset, tokenizer: Any, positions
     if not vllm:
         return None
     return int(own) if own is not None else needed
+
+
+def served_context(recipe: Recipe) -> int | None:
+    """`engine_context` of a recipe from its files alone, for a server that starts before the trainer is built.
+
+    Raises:
+        ConfigError: as `engine_context`; model or data can't be loaded.
+    """
+    questions, tokenizer = load_questions(recipe.data), load_tokenizer(recipe.model)
+    return engine_context(recipe, questions, tokenizer, load_positions(recipe.model))
 
 
 def _longest_text(questions: Dataset) -> int:

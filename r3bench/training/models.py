@@ -5,7 +5,14 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedModel, PreTrainedTokenizerBase
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    PretrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
 
 from r3bench import project
 from r3bench.config.sections import ModelSection
@@ -13,6 +20,8 @@ from r3bench.errors import ConfigError
 from r3bench.training import embedded, embedded_model, smollm
 from r3bench.training.model_cache import cached_folder
 from r3bench.training.names import ADAPTER, BUILT_IN, check_model_name
+
+UNLOADABLE = (OSError, ValueError, KeyError, ImportError, SafetensorError)  # what transformers raises over files
 
 
 def model_folder(name: str, revision: str | None = None) -> str:
@@ -83,28 +92,66 @@ def load_model(section: ModelSection) -> tuple[PreTrainedModel, PreTrainedTokeni
     Raises:
         ConfigError: as `model_folder`, and when the hub can't be reached or holds no such model.
     """
-    source = model_folder(section.name, section.revision)
-    if (Path(source) / ADAPTER).is_file():
-        raise ConfigError(
-            f"model.name: '{section.name}' holds adapters alone, expected whole weights (`r3bench merge`)"
-        )
-    options: dict[str, Any] = {"revision": section.revision} if section.revision else {}
+    source, options = _source(section)
+    tokenizer = load_tokenizer(section)
+    if section.attention is not None:
+        options["attn_implementation"] = section.attention
     try:
-        tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=False, padding_side="left", **options)
-        if section.attention is not None:
-            options["attn_implementation"] = section.attention
         model = AutoModelForCausalLM.from_pretrained(source, trust_remote_code=False, dtype=_dtype(section), **options)
-    except (OSError, ValueError, KeyError, ImportError, SafetensorError) as error:
+    except UNLOADABLE as error:
         raise ConfigError(f"model.name: '{section.name}' can't be loaded: {_reason(error)}") from error
     if section.lora is None and model.dtype == torch.float16:
         raise ConfigError(
             f"model.dtype: auto: '{section.name}' was saved in float16, whose gradients no loss scaler takes; expected "
             "float32, or float16 with trainer.fp16: true (which keeps the trained weights in float32)"
         )
+    return model, tokenizer
+
+
+def load_tokenizer(section: ModelSection) -> PreTrainedTokenizerBase:
+    """The tokenizer of `section`, which pads on the left and has a padding token and a chat template.
+
+    Raises:
+        ConfigError: as `load_model`.
+    """
+    source, options = _source(section)
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=False, padding_side="left", **options)
+    except UNLOADABLE as error:
+        raise ConfigError(f"model.name: '{section.name}' can't be loaded: {_reason(error)}") from error
     check_tokenizer(tokenizer, section.name)
     if tokenizer.pad_token_id is None:
         tokenizer.pad_token = tokenizer.eos_token
-    return model, tokenizer
+    return tokenizer
+
+
+def load_positions(section: ModelSection) -> int | None:
+    """How many tokens the model of `section` can take; None where it doesn't say. Its weights aren't read.
+
+    Raises:
+        ConfigError: as `load_model`.
+    """
+    source, options = _source(section)
+    try:
+        return positions(AutoConfig.from_pretrained(source, trust_remote_code=False, **options))
+    except UNLOADABLE as error:
+        raise ConfigError(f"model.name: '{section.name}' can't be loaded: {_reason(error)}") from error
+
+
+def positions(config: PretrainedConfig) -> int | None:
+    """How many tokens a model can take, by its configuration; None where that doesn't say."""
+    found = getattr(config.get_text_config(), "max_position_embeddings", None)
+    return None if found is None else int(found)
+
+
+def _source(section: ModelSection) -> tuple[str, dict[str, Any]]:
+    """Folder or hub id, and what to ask the hub for."""
+    source = model_folder(section.name, section.revision)
+    if (Path(source) / ADAPTER).is_file():
+        raise ConfigError(
+            f"model.name: '{section.name}' holds adapters alone, expected whole weights (`r3bench merge`)"
+        )
+    return source, {"revision": section.revision} if section.revision else {}
 
 
 def _dtype(section: ModelSection) -> str:

@@ -30,7 +30,7 @@ from r3bench.training.context import engine_context
 from r3bench.training.data import load_questions
 from r3bench.training.divergence import StopAtRunawayWeights
 from r3bench.training.environment import device
-from r3bench.training.models import load_model
+from r3bench.training.models import load_model, positions
 from r3bench.training.numerics import compute_dtype, numerics
 from r3bench.training.numerics import strategy as spread
 from r3bench.training.optimizer import compensated_adamw
@@ -77,8 +77,7 @@ def build_trainer(
         )
     questions = load_questions(recipe.data)
     _check_questions(len(questions), arguments)
-    positions = getattr(model.config.get_text_config(), "max_position_embeddings", None)
-    arguments.vllm_max_model_length = engine_context(recipe, questions, tokenizer, positions)
+    arguments.vllm_max_model_length = engine_context(recipe, questions, tokenizer, positions(model.config))
     try:
         with (
             trl_adapter.engine_arguments(**_engine(recipe, arguments, model)),

@@ -161,7 +161,7 @@ class Handler(BaseHTTPRequestHandler):
     def answer(self, body, model):
         global GROUP  # noqa: PLW0603, one trainer at a time
         if self.path == "/v1/completions":
-            return (self.completions(body, model),)
+            return self.completions(body, model)
         if self.path == "/v1/chat/completions":
             return self.chat(body, model)
         if self.path == "/standin/reset":
@@ -193,6 +193,8 @@ class Handler(BaseHTTPRequestHandler):
         assert body["return_token_ids"] and body["return_tokens_as_token_ids"] and body["logprobs"] == 0
         choices = []
         for ids in body["prompt"]:
+            if len(ids) + body["max_tokens"] > (ARGUMENTS.max_model_len or 512):
+                return {"error": {"message": f"maximum context length is {ARGUMENTS.max_model_len} tokens"}}, 400
             for _ in range(body["n"]):
                 tokens, values, reason = model.sample(ids, body)
                 choices.append({
@@ -202,7 +204,7 @@ class Handler(BaseHTTPRequestHandler):
                         "top_logprobs": [{f"token_id:{t}": v} for t, v in zip(tokens, values, strict=True)],
                     },
                 })  # fmt: skip
-        return {"choices": choices}
+        return ({"choices": choices},)
 
     def chat(self, body, model):
         text = model.tokenizer.apply_chat_template(body["messages"], tokenize=False, add_generation_prompt=True)
@@ -237,7 +239,8 @@ class Server(ThreadingHTTPServer):
 
 if __name__ == "__main__":
     ARGUMENTS, DEV, LOCK, GROUP = arguments(), os.environ.get("VLLM_SERVER_DEV_MODE") == "1", threading.Lock(), None
-    print(f"INFO: starting with devices {os.environ.get('CUDA_VISIBLE_DEVICES')}", flush=True)
+    devices, context = os.environ.get("CUDA_VISIBLE_DEVICES"), ARGUMENTS.max_model_len
+    print(f"INFO: starting with devices {devices} and context {context}", flush=True)
     if os.environ.get("STANDIN_FORK"):
         stubborn = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
         child = subprocess.Popen([sys.executable, "-c", stubborn])

@@ -2,6 +2,8 @@
 
 import json
 import os
+import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -57,6 +59,27 @@ def test_a_run_has_a_server_of_its_own(standin, recipe, tmp_path, monkeypatch):
     again = r3bench("train", "served", "--json")
     assert again.communicate(timeout=600)[0] == output  # finished: nothing is started
     assert standin.read_text().count("/health") == sum(path == "/health" for path in paths)
+
+
+def test_the_server_has_room_for_the_longest_planned_prompt(standin, recipe, tiny, tmp_path):
+    """Its context is what a colocated engine would get, not the model's own; the stand-in refuses longer rows."""
+    roomy = shutil.copytree(tiny, tmp_path / "roomy")
+    config = json.loads((roomy / "config.json").read_text())
+    (roomy / "config.json").write_text(json.dumps(config | {"max_position_embeddings": 2048}))
+    settings = {"budget": 24, "warmup": 0, "max_share": 0.5, "placement": "replace"}
+    shown = [f"components.reflection.{key}={value}" for key, value in settings.items()]
+    process = r3bench("train", "served", *shown, "trainer.max_steps=3", "data.limit=2", f"model.name={roomy}")
+    _, errors = process.communicate(timeout=600)
+    assert process.returncode == 0, errors
+    (run,) = (tmp_path / "runs").iterdir()
+    evidence = json.loads((run / "run.json").read_text())["train"]["evidence"]
+    assert evidence["reflection/groups"], f"no reflection prompt was asked: {evidence}"
+    lines = [json.loads(line) for line in standin.read_text().splitlines()]
+    asked = [json.loads(line["body"])["prompt"] for line in lines if line["path"] == "/v1/completions"]
+    longest = max(len(ids) for prompts in asked for ids in prompts)
+    context = int(re.search(r"context (\d+)", (run / "server.log").read_text())[1])
+    cap = TRAINER["max_completion_length"]
+    assert longest + cap <= context < 1024
 
 
 def test_a_server_that_does_not_start_ends_the_run_with_its_reason(standin, recipe, tmp_path, monkeypatch):

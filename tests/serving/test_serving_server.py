@@ -6,6 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -13,7 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 from r3bench.cli import app
-from r3bench.errors import ConfigError, StateError
+from r3bench.errors import ConfigError, Lost, StateError
 from r3bench.serving.server import Server, Serving, free_port, listens
 from r3bench.serving.training import GPUS, ranks, split_devices, wants_server
 
@@ -51,6 +52,28 @@ def first_json(process: subprocess.Popen) -> dict:
         if line.startswith("}"):
             return json.loads("".join(lines))
     raise AssertionError(process.stderr.read())
+
+
+@pytest.mark.parametrize("whose", ["server", "guard"])
+def test_a_server_that_is_killed_while_it_starts_is_lost(standin, tiny, tmp_path, monkeypatch, whose):
+    """A machine's failure, as later; one that ends by itself is an error of what was asked for."""
+    pids = tmp_path / "pids"
+    monkeypatch.setenv("STANDIN_FORK", str(pids))
+    monkeypatch.setenv("STANDIN_SLOW", "60")
+
+    def kill() -> None:
+        while not pids.exists() or len(pids.read_text().split()) < 2:
+            time.sleep(0.05)
+        server = int(pids.read_text().split()[0])
+        guard = int(Path(f"/proc/{server}/stat").read_text().rpartition(")")[2].split()[1])
+        os.kill(server if whose == "server" else guard, signal.SIGKILL)
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    with pytest.raises(Lost, match="server: ended with exit code"):
+        Server(Serving(model=tiny, training=True), tmp_path / "server.log", lambda _: None).__enter__()
+    killer.join()
+    assert gone([int(pid) for pid in pids.read_text().split()])
 
 
 @pytest.mark.parametrize(
