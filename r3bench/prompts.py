@@ -62,7 +62,7 @@ def fill(template: str, values: Mapping[str, Any], where: str) -> str:
         ConfigError: a name without a value.
     """
 
-    key = "data.columns" if where.startswith("data") else "the task's dataset_kwargs.columns"
+    key = "data.columns" if where.endswith("data.template") else "the task's dataset_kwargs.columns"
 
     def value(found: re.Match[str]) -> str:
         name = found[1]
@@ -158,4 +158,6 @@ def prompt_of(section: Any, where: str = "data") -> Prompt:
                 raise ConfigError(
                     f"{where}.template: {{{gold}}} would tell the model the answer; write {{{{{gold}}}}} for the text"
                 )
+        if is_file(said):
+            where = f"{project.located(said)}: {where}"
     return Prompt(section.style, system, template, where)

@@ -140,7 +140,7 @@ def _evaluate_task(
         **backend.details,
     }
     docs = list(task.test_docs())
-    judge = named_in(docs, name) or Grader(require_boxed=section.require_boxed)
+    judge = named_in(docs, f"task {name}") or Grader(require_boxed=section.require_boxed)
     with using(judge) as grader, progress_bar(name, quiet) as progress:
 
         def told(done: int, total: int) -> None:

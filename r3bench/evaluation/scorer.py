@@ -37,11 +37,11 @@ class Scorer:
     Args:
         name: `./file.py:function` or `package.module:function`.
         threshold: smallest number that is right.
-        task: for messages.
+        task: its file or name, for messages.
     """
 
     def __init__(self, name: str, threshold: float = 1.0, task: str = "task") -> None:
-        self._where = f"task {task}: scorer"
+        self._where = f"{task}: scorer"
         self._function = source.load(name, self._where)
         self._threshold = threshold
         self._short = name.rpartition(":")[2]

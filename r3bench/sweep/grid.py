@@ -337,6 +337,8 @@ def _text(value: Any) -> str:
         return "on"
     if value is False:
         return "off"
+    if isinstance(value, list) and value and all(item == "accuracy" or ":" in str(item) for item in value):
+        return "+".join(str(item).rpartition(":")[2] for item in value)  # reward functions, by their names
     return str(value)
 
 

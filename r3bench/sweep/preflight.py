@@ -75,7 +75,7 @@ def _first_row(section: DataSection) -> None:
         check_columns(where, row, section)
         if prompt.template is not None:
             known = {name: row[name] for name in further_columns(section)}
-            fill(prompt.template, {**known, "problem": ""}, "data.template")
+            fill(prompt.template, {**known, "problem": ""}, f"{prompt.where}.template")
 
 
 # ------------------------------------------------------------------------------------------------ components
@@ -222,7 +222,7 @@ def ask_rewards(recipe: Recipe, questions: Any) -> None:
                 if verdict != 1:
                     reason = grader.grade([answers[0]], [rows[0]["answer"]])[0].reason
                     raise ConfigError(
-                        f"data.answer: the gold answer {rows[0]['answer']!r:.80} of question "
+                        f"{recipe.data.name}: data.answer: the gold answer {rows[0]['answer']!r:.80} of question "
                         f"'{rows[0]['question_id']}' can't be graded as right ({reason})"
                     )
                 function(answers, [row["answer"] for row in rows])
@@ -288,7 +288,7 @@ def _try_task(name: str, section: EvalSection) -> None:
     text = task.doc_to_text(docs[0])
     if not isinstance(text, str) or not text.strip():
         raise ConfigError(f"{path}: doc_to_text: gives {text!r:.60} for question '{docs[0]['id']}', expected a text")
-    own = named_in(docs, name)
+    own = named_in(docs, str(path))
     if own is not None:
         first = own.grade_docs([docs[0]["answer"]], docs[:1])[0]
         own.values([""], docs[:1])
