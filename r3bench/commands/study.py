@@ -29,8 +29,9 @@ GridName = Annotated[str, typer.Argument(metavar="GRID", help="A name in ./ablat
 def quickstart(runs: Runs = RUNS, quiet: Quiet = False) -> None:
     """Run the `quickstart` grid on the embedded model (minutes on two CPU cores), print its table, write its report."""
     from r3bench.commands.result import make_report, show_tables
+    from r3bench.sweep.ablate import ablate as run_grid
 
-    report = _ablate("quickstart", runs, None, quiet)
+    report = run_grid("quickstart", runs, say=progress(quiet))
     if report.interrupted:
         _end(report)
     show_tables(report.study, None)
@@ -40,18 +41,31 @@ def quickstart(runs: Runs = RUNS, quiet: Quiet = False) -> None:
 
 def ablate(
     grid: GridName,
+    overrides: Overrides = None,
     study: Annotated[
         str | None, typer.Option("--study", metavar="NAME", help="Folder's name; default: the grid's.")
     ] = None,
     storage: Annotated[
         str | None, typer.Option(metavar="URL", help="Optuna database of the study's index; default: SQLite in it.")
     ] = None,
+    hook: Annotated[
+        str | None, typer.Option(metavar="COMMAND", help="Run when a run fails and at the end; facts in R3BENCH_*.")
+    ] = None,
+    notify: Annotated[
+        str | None,
+        typer.Option(metavar="URL", envvar="R3BENCH_NOTIFY", help="Post likewise; http(s), or any of apprise's."),
+    ] = None,
     runs: Runs = RUNS,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
     """Run every cell of a grid that isn't finished yet; call it again after any interruption."""
-    report = _ablate(grid, runs, study, quiet, storage)
+    from r3bench.sweep.ablate import ablate as run_grid
+
+    report = run_grid(
+        grid, runs, study=study, storage=storage, overrides=overrides or [], hook=hook, notify=notify,
+        say=progress(quiet),
+    )  # fmt: skip
     if as_json:
         print_json(
             {
@@ -95,12 +109,13 @@ def plan(
 ) -> None:
     """What a grid will run, cost, and be able to see; of a recipe, its cost and memory. Starts and writes nothing."""
     from r3bench.sweep.ablate import cell_warnings, open_study
+    from r3bench.sweep.grid import load_grid
     from r3bench.sweep.plan import plan as make_plan
     from r3bench.sweep.plan_text import plan_data, plan_text
     from r3bench.sweep.preflight import look
     from r3bench.sweep.strategy import check_numbers
 
-    if _is_recipe(grid, bool(overrides)):
+    if _is_recipe(grid):
         from r3bench.config.advice import warnings_of
         from r3bench.config.load import load_recipe
         from r3bench.sweep.recipe_plan import recipe_plan
@@ -121,13 +136,7 @@ def plan(
             typer.echo(text)
             warn(advice)
         return
-    if overrides:
-        from r3bench.errors import ConfigError
-
-        raise ConfigError(
-            f"{grid}: got '{overrides[0]}', but a grid takes no key=value; its 'set' section changes the recipe"
-        )
-    opened = open_study(grid, Path())
+    opened = open_study(load_grid(grid, overrides or []), Path())
     look(cell.recipe for cell in opened.cells)
     if gpus is not None or strategy is not None:
         executor = opened.grid.executor
@@ -155,16 +164,15 @@ def plan(
         warn(advice)
 
 
-def _is_recipe(name: str, overridden: bool) -> bool:
-    """Whether `plan` takes a name for a recipe's: no grid has it, or the file has no factors, or only a recipe can be
-    overridden."""
+def _is_recipe(name: str) -> bool:
+    """Whether `plan` takes a name for a recipe's: no grid has it, or the file has no factors."""
     from r3bench import catalog
     from r3bench.config.yaml_file import read_yaml
 
     if catalog.is_path(name):
         return Path(name).is_file() and "factors" not in read_yaml(Path(name))
     grids = {entry.name for entry in catalog.entries("grids")}
-    return (name not in grids or overridden) and name in {entry.name for entry in catalog.entries("recipes")}
+    return name not in grids and name in {entry.name for entry in catalog.entries("recipes")}
 
 
 def _assumptions(given: list[str]) -> dict[str, float] | None:
@@ -231,12 +239,6 @@ def status(
         width = shutil.get_terminal_size((100, 24)).columns
         for line in status_lines(look.status(folder), width, errors=errors, colour=sys.stdout.isatty()):
             typer.echo(line)
-
-
-def _ablate(grid: str, runs: Path, study: str | None, quiet: bool, storage: str | None = None) -> "Report":
-    from r3bench.sweep.ablate import ablate as run_grid
-
-    return run_grid(grid, runs, study=study, storage=storage, say=progress(quiet))
 
 
 def _end(report: "Report") -> None:

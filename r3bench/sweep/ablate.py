@@ -1,9 +1,10 @@
 """`ablate`: run a grid, or what is left of it."""
 
 import contextlib
+import dataclasses
 import signal
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
 from contextlib import ExitStack
 from dataclasses import replace
@@ -20,6 +21,7 @@ from r3bench.sweep.cells import BASE_MODEL, Cell, enumerate_cells
 from r3bench.sweep.dispatcher import POLL, CancelledFailure, Dispatcher, Report, Runner
 from r3bench.sweep.executors import make_executor
 from r3bench.sweep.grid import Grid, check_study_name, load_grid
+from r3bench.sweep.hooks import Hooks, check_address
 from r3bench.sweep.local import gpu_ids
 from r3bench.sweep.overlap import note_overlap, overlap_file
 from r3bench.sweep.preflight import look, tried_apart
@@ -59,6 +61,9 @@ def ablate(
     slots: int = 1,
     run: Runner = run_job,
     search: Runner = run_search,
+    overrides: Sequence[str] = (),
+    hook: str | None = None,
+    notify: str | None = None,
     say: Callable[[str], None] = print,
 ) -> Report:
     """Run every cell of a grid that isn't finished yet.
@@ -72,6 +77,9 @@ def ablate(
         slots: cells at a time, for a given executor.
         run: what a cell does, from and to JSON-ready data; training and evaluation by default.
         search: what a cell's tuning does, likewise.
+        overrides: `key=value` changes to the recipe of a grid that is named.
+        hook: command to run in place of the grid's `notify.command`.
+        notify: address in place of the grid's `notify.url`.
         say: takes a line for the user.
 
     Raises:
@@ -81,6 +89,11 @@ def ablate(
             measurement and their weights.
     """
     say = _steady(say)
+    if isinstance(grid, str):
+        grid = load_grid(grid, overrides)
+    told = dataclasses.replace(grid.notify, command=hook or grid.notify.command, url=notify or grid.notify.url)
+    grid = dataclasses.replace(grid, notify=told)
+    check_address(told.url)
     opened = open_study(grid, runs, study)
     check_cells(opened)
     if run is run_job:
@@ -103,8 +116,11 @@ def ablate(
             if opened.grid.tuning is not None:
                 tune(opened, executor, slots, search, say)
                 opened = open_study(opened.grid, runs, study)
-            dispatcher = Dispatcher(opened, executor, slots=slots, run=run, index=index, say=say)
+            hooks = Hooks(opened, told, say, lambda: dispatcher.signals)
+            stack.callback(hooks.close)
+            dispatcher = Dispatcher(opened, executor, slots=slots, run=run, index=index, say=say, watchers=[hooks])
             report = dispatcher.dispatch()
+            hooks.over(report)
         if report.complete and run is run_job and not overlap_file(opened.root).exists():
             note_overlap(opened)
         return report

@@ -8,7 +8,7 @@ import contextlib
 import signal
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
@@ -81,6 +81,7 @@ class Dispatcher:
         run: what a cell does, a module-level function from and to JSON-ready data.
         index: opens a watcher that is told about starts and ends, once the study's lock is held.
         say: takes a line for the user.
+        watchers: told about starts and ends as well.
     """
 
     def __init__(
@@ -92,13 +93,14 @@ class Dispatcher:
         run: Runner = run_job,
         index: Callable[[Study], AbstractContextManager[Watcher]] | None = None,
         say: Callable[[str], None] = print,
+        watchers: Iterable[Watcher] = (),
     ) -> None:
         self.study = study
         self.executor = executor
         self.slots = slots
         self.run = run
         self.index = index
-        self.watchers: list[Watcher] = []
+        self.watchers: list[Watcher] = list(watchers)
         self.say = say
         self.report = Report(study.root)
         self.todo: deque[Cell] = deque()

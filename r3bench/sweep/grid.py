@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from r3bench import catalog, project
 from r3bench.analysis.declared import declared_from
-from r3bench.config.load import read_yaml
+from r3bench.config.load import apply_overrides, read_yaml
 from r3bench.config.paths import localised, localised_keys
 from r3bench.config.strict import build, inside, plain, show, spelled_number, truth_hint
 from r3bench.errors import ConfigError, nearest
@@ -77,6 +77,22 @@ class ExecutorSection:
 
 
 @dataclass(frozen=True)
+class NotifySection:
+    """Who is told how the study goes. It never holds up or fails a run."""
+
+    command: str | None = None  # for /bin/sh; facts are in its environment, R3BENCH_EVENT, R3BENCH_MESSAGE, ...
+    url: str | None = None  # http(s): JSON is posted to it; another scheme: apprise's. Recorded without what is secret
+    events: tuple[Literal["run_failed", "run_diverged", "run_finished", "study_ended"], ...] = (
+        "run_failed", "run_diverged", "study_ended",
+    )  # what is told  # fmt: skip
+    timeout: float = 60.0  # seconds after which a command is killed, a post given up
+
+    def __post_init__(self) -> None:
+        if not 0 < self.timeout <= 3600:
+            raise ValueError(f"timeout: got {self.timeout}, expected seconds above 0 and up to 3600")
+
+
+@dataclass(frozen=True)
 class TuningSection:
     """Search for hyper-parameters inside every cell before its runs, on a validation split only."""
 
@@ -119,6 +135,7 @@ class Grid:
     tuning: TuningSection | None = None  # search inside every cell; null: none
     retries: RetrySection = field(default_factory=RetrySection)  # further attempts by failure class
     executor: ExecutorSection = field(default_factory=ExecutorSection)  # where cells run
+    notify: NotifySection = field(default_factory=NotifySection)  # who is told of failures and of the end
     hang_after: float = 1800.0  # seconds without a step, an evaluated shard or a checkpoint before a cell is killed
     disk_floor_gb: float = 2.0  # free space below which no cell is started and no checkpoint written
     analysis: dict[str, Any] = field(default_factory=dict)  # what the analysis fixes in advance, see `Declared`
@@ -156,8 +173,12 @@ class Factor:
     bundle: bool = False  # neither a component nor a config key: a name for settings that go together
 
 
-def load_grid(name: str) -> Grid:
+def load_grid(name: str, overrides: Sequence[str] = ()) -> Grid:
     """The grid called `name` in `ablations/` (the user's first), or at that path.
+
+    Args:
+        name: a name or a path.
+        overrides: `key=value`, changes to the recipe as in the grid's `set`; `eval.` keys as in its `eval`.
 
     Raises:
         ConfigError: naming the file, key, value and expectation.
@@ -167,7 +188,15 @@ def load_grid(name: str) -> Grid:
     catalog.enter_project(path)
     values = read_yaml(path)
     values.setdefault("name", path.stem)
-    grid = parse_grid(_localised(values, path.parent), str(path))
+    values = _localised(values, path.parent)
+    for override in overrides:
+        key = override.partition("=")[0].strip()
+        value: Any = apply_overrides({}, [override])
+        for part in key.split("."):
+            value = value[part]
+        section, own = ("eval", key.removeprefix("eval.")) if key.startswith("eval.") else ("set", key)
+        values[section] = {**(values.get(section) or {}), own: value}
+    grid = parse_grid(values, str(path))
     return replace(grid, home=str(project.home()))
 
 

@@ -15,6 +15,7 @@ from r3bench.seals import sealed
 from r3bench.secrets import masked_values
 from r3bench.sweep.cells import BASE_MODEL, Cell, Duplicate
 from r3bench.sweep.grid import Grid, factors_of, written
+from r3bench.sweep.hooks import shown_address
 from r3bench.sweep.worker import finished, set_aside_torn
 
 State = Literal["finished", "elsewhere", "to_do"]
@@ -48,7 +49,11 @@ class Study:
         return {
             "schema": STUDY_SCHEMA,
             # options of a scheduler may hold variables with a token
-            "grid": {**written(self.grid), "executor": masked_values(plain(self.grid.executor))},
+            "grid": {
+                **written(self.grid),
+                "executor": masked_values(plain(self.grid.executor)),
+                "notify": self._notify(),
+            },
             # lists, because their order means something (a factor's first level is its reference) and a mapping's is
             # lost by many a JSON tool
             "factors": [{"name": f.name, "levels": list(f.levels)} for f in factors_of(self.grid)],
@@ -64,6 +69,12 @@ class Study:
             ],
             "duplicates": [plain(duplicate) for duplicate in self.duplicates],
         }
+
+    def _notify(self) -> dict[str, Any]:
+        section = self.grid.notify
+        shown = {"url": shown_address(section.url)} if section.url else {}
+        without: Any = masked_values(plain(section))
+        return {**without, **shown}
 
     def write(self) -> None:
         """Write `study.json`, unless it would orphan runs of an older version of the grid.
