@@ -1,25 +1,41 @@
 """r3bench: ablation grids for changes to GRPO on maths.
 
-`R3Config` and `R3Trainer` are loaded on first use, because importing TRL takes seconds and most commands don't need it.
+`Grid` runs a grid, `load` reads a study or anyone's results as DataFrames, `analyze` returns the numbers of its tables,
+`R3Config` and `R3Trainer` train as TRL's do. Every name is loaded on first use: importing TRL takes seconds.
 """
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from r3bench.analysis.external import analyze
+    from r3bench.api.grid import Grid
+    from r3bench.api.study import Study, load
+    from r3bench.errors import ConfigError, DataError, Interrupted, R3BenchError, StateError
     from r3bench.training.args import R3Config
     from r3bench.training.trainer import R3Trainer
 
 __version__ = "0.1.0"
-__all__ = ["R3Config", "R3Trainer", "__version__"]
+__all__ = [
+    "ConfigError", "DataError", "Grid", "Interrupted", "R3BenchError", "R3Config", "R3Trainer", "StateError", "Study",
+    "__version__", "analyze", "load",
+]  # fmt: skip
+_WHERE = {
+    "Grid": "r3bench.api.grid",
+    "Study": "r3bench.api.study",
+    "load": "r3bench.api.study",
+    "analyze": "r3bench.analysis.external",
+    "R3Config": "r3bench.training.args",
+    "R3Trainer": "r3bench.training.trainer",
+    **dict.fromkeys(("ConfigError", "DataError", "Interrupted", "R3BenchError", "StateError"), "r3bench.errors"),
+}
 
 
 def __getattr__(name: str) -> Any:
-    if name == "R3Config":
-        from r3bench.training.args import R3Config
-
-        return R3Config
-    if name == "R3Trainer":
-        from r3bench.training.trainer import R3Trainer
-
-        return R3Trainer
+    if name in _WHERE:
+        return getattr(import_module(_WHERE[name]), name)
     raise AttributeError(f"module 'r3bench' has no attribute '{name}'")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

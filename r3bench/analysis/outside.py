@@ -95,7 +95,8 @@ def read_outside(source: str | Path, reading: Reading, outside: Outside | None) 
         listed = read_map(path, options)
         return _mapped(listed, path, how)
     if path.is_dir() or is_pattern(text):
-        if path.is_dir() and not any(suffix(p) in READ for p in path.rglob("*")):
+        ours = (path / "config.json").is_file() or any(path.glob("*/study.json"))
+        if path.is_dir() and (ours or not any(suffix(p) in READ for p in path.rglob("*"))):
             raise DataError(f"{path}: {what_is(path)}")
         found = collect([Entry(text, options=options)], text, regrade=how.regrade, require_boxed=how.require_boxed)
         return _table(found, text, path.name or "results")

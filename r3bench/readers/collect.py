@@ -105,10 +105,8 @@ def _layout(path: Path, entry: Entry) -> Format | None:
         return layout
     if suffix(path) not in READ:
         return None
-    layout = format_of(path)
-    if layout is None and suffix(path) != ".json":
-        return FORMATS["rows"]
-    return layout
+    found = format_of(path)
+    return FORMATS["rows"] if found is None and suffix(path) != ".json" else found
 
 
 def _newest(

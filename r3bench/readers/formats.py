@@ -42,7 +42,8 @@ class Format:
     def lacks(self, keys: Iterable[str]) -> list[str]:
         """What is missing of the set that is nearest."""
         have = set(keys)
-        return sorted(min([wanted - have for wanted in self.keys], key=len))
+        fewest = min(len(wanted - have) for wanted in self.keys)
+        return sorted(next(wanted - have for wanted in self.keys if len(wanted - have) == fewest))
 
 
 def _lm_eval(path: Path) -> Place:

@@ -200,6 +200,16 @@ def load_grid(name: str, overrides: Sequence[str] = ()) -> Grid:
     return replace(grid, home=str(project.home()))
 
 
+def grid_from(values: Mapping[str, Any], where: str, base: Path) -> Grid:
+    """The grid in a mapping whose paths are as seen from `base`, the project.
+
+    Raises:
+        ConfigError: naming `where`, key, value and expectation.
+    """
+    project.enter(base)
+    return replace(parse_grid(_localised(dict(values), base), where), home=str(project.home()))
+
+
 def _localised(values: dict[str, Any], base: Path) -> dict[str, Any]:
     """A grid's values with the paths in it as seen from the project."""
     if isinstance(values.get("recipe"), str) and catalog.is_path(values["recipe"]):

@@ -1,0 +1,84 @@
+"""`study.plot`: the figures of a report as matplotlib axes, for a notebook or a paper of one's own."""
+
+from typing import TYPE_CHECKING, Any, Literal
+
+from r3bench.errors import StateError, nearest
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from r3bench.analysis.results import Results
+
+INK = "#222222"
+
+
+class Plots:
+    """Each method draws one figure and returns its axes; `axes.figure` is the figure to show or save."""
+
+    def __init__(self, results: "Results") -> None:
+        self._results = results
+
+    def effects(self, benchmark: str | None = None) -> "Axes":
+        """Every effect with both intervals, in points; the band is the equivalence margin."""
+        return self._axes("effects", benchmark)
+
+    def interactions(self, benchmark: str | None = None) -> "Axes":
+        """Two-way interactions as a coloured matrix, in points."""
+        return self._axes("interactions", benchmark)
+
+    def cells(self, benchmark: str | None = None) -> "Axes":
+        """Accuracy of every cell with its interval and a dot per run, in points."""
+        return self._axes("accuracy", benchmark)
+
+    def length(self, benchmark: str | None = None) -> "Axes":
+        """Accuracy against response length, a mark per cell."""
+        return self._axes("length", benchmark)
+
+    def questions(self, benchmark: str | None = None) -> "Axes":
+        """Main effects on every question, sorted."""
+        return self._axes("questions", benchmark)
+
+    def half_normal(self, benchmark: str | None = None) -> "Axes":
+        """All effects of a complete two-level grid against half-normal quantiles."""
+        return self._axes("half-normal", benchmark)
+
+    def curves(self, x: Literal["tokens", "seconds"] = "tokens") -> "Axes":
+        """Mean training accuracy of every cell with a band over seeds, against generated tokens or device seconds."""
+        if x not in ("tokens", "seconds"):
+            raise StateError(f"curves: x: got {x!r}, expected 'tokens' or 'seconds'")
+        return self._axes(f"curves-{x}", None)
+
+    def _axes(self, name: str, benchmark: str | None) -> "Axes":
+        """The axes of the figure `name`.
+
+        Raises:
+            StateError: the study has no such figure, or no such benchmark.
+        """
+        import matplotlib as mpl
+
+        from r3bench.analysis.cells import cell_rows
+        from r3bench.analysis.effects import effects
+        from r3bench.analysis.pictures import pictures_of
+        from r3bench.analysis.plots import INK as REPORT_INK
+        from r3bench.analysis.plots import STYLE
+        from r3bench.analysis.prepare import benchmark_sets
+
+        known = list(benchmark_sets(self._results))
+        chosen = known[0] if benchmark is None else benchmark
+        if chosen not in known:
+            raise StateError(f"{self._results.name}: no benchmark '{chosen}'{nearest(chosen, known)}")
+        found = [e for e in effects(self._results)[0] if e.benchmark == chosen]
+        rows = [r for r in cell_rows(self._results) if r.benchmark == chosen]
+        pictures = pictures_of(self._results, found, rows, chosen)
+        picture = next((p for p in pictures if p is not None and p.name == name), None)
+        if picture is None:
+            have = sorted(p.name for p in pictures if p is not None)
+            raise StateError(
+                f"{self._results.name}: no figure '{name}': the results don't hold what it shows "
+                f"(there are {', '.join(have) or 'none'})"
+            )
+        ink: Any = {key: INK if value == REPORT_INK else value for key, value in STYLE.items()}
+        with mpl.rc_context(ink):
+            figure = picture.draw()
+        axes: Axes = figure.axes[0]
+        return axes

@@ -1,0 +1,184 @@
+"""A study, or anyone's results, as pandas DataFrames."""
+
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from r3bench.api.plot import Plots
+from r3bench.errors import StateError, first_line
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from r3bench.analysis.results import Results
+
+
+class Study:
+    """What a study shows. Every table is a DataFrame of its own; accuracies and effects are shares (0-1).
+
+    Made by `r3bench.load` and `Grid.run`.
+    """
+
+    def __init__(self, results: "Results", path: Path | None = None) -> None:
+        self._results = results
+        self.path = path  # its folder; None for results from elsewhere
+
+    def __repr__(self) -> str:
+        runs = len(self._results.runs)
+        return f"<Study {self.name}: {len(self._results.cells)} cells, {runs} runs, {', '.join(self.benchmarks)}>"
+
+    @property
+    def name(self) -> str:
+        """The study's name."""
+        return self._results.name
+
+    @property
+    def factors(self) -> dict[str, tuple[str, ...]]:
+        """Factor -> levels, the reference first."""
+        return dict(self._results.factors)
+
+    @property
+    def benchmarks(self) -> list[str]:
+        """Names of what was measured."""
+        return list(self._results.benchmarks)
+
+    @cached_property
+    def notes(self) -> list[str]:
+        """What a reader of the tables must know."""
+        return list(self._analysis["notes"])
+
+    @property
+    def plot(self) -> Plots:
+        """Figures; each method returns matplotlib axes."""
+        return Plots(self._results)
+
+    @cached_property
+    def cells(self) -> "pd.DataFrame":
+        """A row per benchmark and cell: accuracy, gains, their intervals, lengths, cost, what acted."""
+        import pandas as pd
+
+        rows = [{**row, **row["levels"]} for row in self._analysis["cells"]]
+        return pd.DataFrame([{k: v for k, v in row.items() if k != "levels"} for row in rows])
+
+    @cached_property
+    def effects(self) -> "pd.DataFrame":
+        """A row per benchmark and effect: kind, term, estimate, interval, p, p_adjusted."""
+        import pandas as pd
+
+        return pd.DataFrame(self._analysis["effects"])
+
+    @cached_property
+    def runs(self) -> "pd.DataFrame":
+        """A row per run: cell, seed, levels, outcome, accuracy on every benchmark, cost of training."""
+        import pandas as pd
+
+        results, rows = self._results, []
+        for i, run in enumerate(results.runs):
+            train = run.record.train if run.record is not None else None
+            accuracy = {
+                name: float(s.accuracy[i].mean()) if s.measured[i] else None for name, s in results.benchmarks.items()
+            }
+            rows.append({
+                "run": run.run, "cell": self._cell(i), "seed": run.seed, "base_model": run.base,
+                **{f: run.levels.get(f) for f in results.factors}, "outcome": run.outcome, "reason": run.reason,
+                **accuracy, "generated_tokens": train.generated_tokens if train else None,
+                "train_seconds": train.train_seconds if train else None, "steps": train.steps if train else None,
+            })  # fmt: skip
+        return pd.DataFrame(rows)
+
+    @cached_property
+    def questions(self) -> "pd.DataFrame":
+        """The long table: a row per run, benchmark and question, with counts."""
+        from r3bench.analysis.longtable import long_table
+
+        return long_table(self._results).replace_schema_metadata(None).to_pandas()
+
+    @cached_property
+    def answers(self) -> "pd.DataFrame":
+        """A row per stored answer: run, cell, benchmark, question, repeat, response, gold, extracted, correct, ...
+
+        Raises:
+            StateError: the results hold no texts, or a file of them is damaged.
+        """
+        import pandas as pd
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        from r3bench.analysis.study import run_folder
+        from r3bench.records import RunPaths
+
+        if self.path is None:
+            raise StateError(f"{self.name}: a table of counts, which holds no answers; load the study's folder")
+        parts = []
+        for i, run in enumerate(self._results.runs):
+            for shard in RunPaths(run_folder(self.path, run.run)).shards():
+                try:
+                    frame = pq.read_table(shard).to_pandas()
+                except (pa.ArrowException, OSError) as error:
+                    raise StateError(f"{shard}: can't be read: {first_line(error)}") from error
+                first = {"run": run.run, "cell": self._cell(i), "benchmark": shard.parent.name}
+                parts.append(frame.assign(**first)[[*first, *frame.columns]])
+        if not parts:
+            raise StateError(f"{self.path}: no stored answers (an archive may have left them out)")
+        return pd.concat(parts, ignore_index=True).rename(columns={"seed": "draw_seed"})
+
+    @cached_property
+    def curves(self) -> "pd.DataFrame":
+        """A row per run and logged step: cell, seed, step, generated tokens, seconds, training accuracy, length."""
+        import pandas as pd
+
+        from r3bench.analysis.curves import run_curve
+
+        columns = ["run", "cell", "seed", "step", "tokens", "seconds", "accuracy", "length", "measure"]
+        parts = []
+        for i, run in enumerate(self._results.runs):
+            train = run.record.train if run.record is not None else None
+            log = self._results.metrics.get(run.run, ())
+            curve = run_curve(log, train.generated_tokens, train.train_seconds) if train is not None else None
+            if curve is not None:
+                parts.append(pd.DataFrame({
+                    "run": run.run, "cell": self._cell(i), "seed": run.seed, "step": curve.steps.astype(int),
+                    "tokens": curve.tokens, "seconds": curve.seconds, "accuracy": curve.accuracy,
+                    "length": curve.length, "measure": curve.measure,
+                }))  # fmt: skip
+        return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=columns)
+
+    def table(self, format: str = "markdown") -> str:
+        """The tables that `r3bench tables` prints: markdown, latex, html or csv."""
+        from r3bench.analysis.tables import render_tables
+
+        return str(render_tables(self._results, format))
+
+    def _cell(self, index: int) -> str:
+        from r3bench.analysis.cells import BASE_LABEL
+
+        place = int(self._results.cell_of[index])
+        return BASE_LABEL if place < 0 else self._results.label(self._results.cells[place])
+
+    @cached_property
+    def _analysis(self) -> dict[str, Any]:
+        from r3bench.analysis.external import analysis
+
+        return analysis(self._results)
+
+
+def load(source: Any, *, reference: Mapping[str, str] | None = None) -> Study:
+    """A study's or run's folder, a long table, another tool's files or a DataFrame, ready to be looked at.
+
+    Args:
+        source: as `r3bench.analyze` takes it; a text is a path.
+        reference: factor -> the level that the others are held against.
+
+    Raises:
+        StateError, DataError, ConfigError: naming the file; a folder that is no study says what it is.
+    """
+    from r3bench.analysis.columns import Reading, level_text
+    from r3bench.analysis.external import load_any
+    from r3bench.analysis.outside import is_study
+
+    levels = {factor: level_text(level) for factor, level in (reference or {}).items()}
+    reading = Reading(reference=levels) if levels else None
+    folder = Path(source) if isinstance(source, str | Path) else None
+    ours = folder is not None and folder.is_dir() and is_study(folder)
+    return Study(load_any(source, reading=reading, metrics=ours), folder if ours else None)
