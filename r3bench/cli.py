@@ -11,7 +11,7 @@ import typer
 from typer.core import TyperGroup
 
 from r3bench import project
-from r3bench.commands import exclude, find, measure, result, run, serve, share, study, verdicts, verification
+from r3bench.commands import answers, exclude, find, measure, result, run, serve, share, study, verdicts, verification
 from r3bench.commands.options import printable
 from r3bench.errors import R3BenchError, StateError
 from r3bench.files import NO_ROOM
@@ -89,6 +89,7 @@ PANELS: dict[str, dict[str, Callable[..., None]]] = {  # shown in this order
     "Measure": {
         "eval": measure.eval_,
         "grade": verdicts.grade,
+        "answers": answers.answers,
         "compare": verdicts.compare,
         "serve": serve.serve,
     },

@@ -32,6 +32,9 @@ def test_a_model_folder_is_measured_graded_explained_and_compared(call, model_pa
     assert regraded["answers"] == 24 and regraded["grader"].split("/")[1] == "exact"
     cases = json.loads(call("grade", out, "embedded-9-test-0000", "--explain", "--json").stdout)["answers"]
     assert [case["repeat"] for case in cases] == [0, 1]
+    shown = json.loads(call("answers", out, "--question", "embedded-9-test-0000", "--json").stdout)
+    assert shown["fitting"] == 2 and len(shown["answers"][0]["problem"]) > 5
+    assert shown["answers"][0]["problem"] in call("answers", out, "--question", "embedded-9-test-0000").stdout
     (row,) = json.loads(call("compare", out, out, "--json").stdout)["tasks"]
     assert (row["difference"], row["p"], row["equal"]) == (0.0, 1.0, 12)
 
