@@ -273,7 +273,7 @@ def _with_intervals(
     questions = len(data.scores) ** 2 / sum(1 / y.shape[1] for y in data.scores)
     for i in np.flatnonzero(shares):
         value, count = float(parts.estimate[i]), float(answers[np.abs(weights[i]) > 1e-15].sum())
-        asked = (confidence, questions, questions)
+        asked = (confidence, questions, questions, _ever(data, np.abs(weights[i]) > 1e-15, value))
         known = LARGEST_DF if value in (0.0, 1.0) else 0.0  # of none or all right: no variance that has to be known
         df, df_run, df_question = (max(known, float(f[i])) for f in (parts.df, parts.df_run, parts.df_question))
         like_these[i] = share_interval(value, float(parts.total[i]), df, *asked)
@@ -281,6 +281,12 @@ def _with_intervals(
         if data.error.source == "none" and like_these[i].se is None:
             models[i] = share_interval(value, float(parts.question[i]), df_question, *asked)
     return [Estimate(float(v), *three) for v, *three in zip(parts.estimate, like_these, these, models, strict=True)]
+
+
+def _ever(data: Prepared, used: np.ndarray, value: float) -> int:
+    """How many questions any of the `used` runs (R,) has right; wrong, if their mean `value` is above a half."""
+    counted = [y[used].max(axis=0) > 0 if value < 0.5 else y[used].min(axis=0) < 1 for y in data.scores]
+    return sum(int(c.sum()) for c in counted)
 
 
 def _resolved_best(data: Prepared, average: np.ndarray, alpha: float) -> int | None:

@@ -7,12 +7,14 @@ from r3bench.analysis.distributions import t_quantile
 from r3bench.analysis.effects import Interval
 
 WORTH = 5.5  # answers, at most, that a question is worth where hardly any question is solved, or hardly any missed
+EACH = 0.5  # of these for every question that was ever solved (missed), beside one
 ENOUGH = 6.0  # questions solved (or missed), above which their variance can be trusted
 
 
 def share_interval(
-    value: float, variance: float, df: float, confidence: float, units: float, questions: float | None = None
-) -> Interval:
+    value: float, variance: float, df: float, confidence: float, units: float, questions: float | None = None,
+    solved: float = np.inf,
+) -> Interval:  # fmt: skip
     """The exact binomial interval of as many independent answers as the variance amounts to.
 
     Near 0 or 1 a share's estimate and its standard error err together (few questions solved by luck: both too small),
@@ -21,8 +23,9 @@ def share_interval(
     / variance, times the squared ratio of the normal quantile to Student's.
 
     On questions like these that isn't enough where the mean rests on a few solved questions, since the variance over
-    questions is then known from those alone (84 % at 3 % accuracy on 30 questions with 10 seeds). There the size is at
-    most `WORTH` answers a question; from about `ENOUGH` solved questions on the limit is of no account.
+    questions is then known from those alone. There the size is at most `WORTH` answers a question, and the fewer, the
+    fewer questions were ever solved: one without any success tells of the others like one answer. From about `ENOUGH`
+    questions' worth of right answers on the limit is of no account.
 
     Args:
         value: the share.
@@ -31,6 +34,7 @@ def share_interval(
         confidence: level.
         units: answers, or questions, that could have come out otherwise: the size where the variance is zero.
         questions: how many, if they are a sample of questions like these.
+        solved: how many of them have a right answer (above a half: a wrong one) in any run.
 
     Returns:
         The interval, with the plain standard error; nothing where df < 1 or the variance isn't known.
@@ -41,7 +45,8 @@ def share_interval(
     size = value * (1 - value) / variance if variance > 1e-24 and 0 < value < 1 else units
     size *= (special.ndtri(1 - tail) / float(t_quantile(1 - tail, df))) ** 2
     if questions is not None:
-        size = min(size, WORTH * questions * (1 + (questions * min(value, 1 - value) / ENOUGH) ** 4))
+        worth = min(WORTH, 1 + EACH * solved)
+        size = min(size, worth * questions * (1 + (questions * min(value, 1 - value) / ENOUGH) ** 4))
     right, wrong = value * size, (1 - value) * size
     low = float(special.betaincinv(right, wrong + 1, tail)) if value > 0 else 0.0
     high = float(special.betaincinv(right + 1, wrong, 1 - tail)) if value < 1 else 1.0

@@ -15,6 +15,20 @@ def test_the_accuracy_of_a_cell_that_solves_little():
     assert found["cell"] > 0.91 and found["these cell"] > 0.92, found
 
 
+def test_the_accuracy_of_a_cell_where_nearly_every_question_is_always_or_never_solved():
+    """5 % right on 30 questions: one answer right by luck told more than none, and 86 % of the intervals held."""
+    found = audit(Regime(factors=1, ease=-8.8, spread=5.0), 300)
+    assert found["cell"] > 0.93, found["cell"]
+
+
+def test_fewer_solved_questions_make_no_shorter_interval_than_none():
+    none = share_interval(0.0, 0.0, 1e9, 0.95, 30, 30, 0)
+    one = share_interval(1 / 480, (1 / 480) ** 2, 29.0, 0.95, 30, 30, 1)
+    ten = share_interval(10 / 480, 10 / 480**2, 29.0, 0.95, 30, 30, 10)
+    assert none.high == pytest.approx(0.1157, abs=1e-4)  # Clopper and Pearson: none of 30
+    assert one.high > 0.6 * none.high and ten.high < one.high
+
+
 def test_a_share_of_independent_answers_has_the_exact_binomial_interval():
     stats = pytest.importorskip("scipy.stats")
     for right, count in ((0, 30), (1, 30), (7, 50), (50, 50)):
