@@ -23,6 +23,10 @@ def localised(key: str, value: Any, base: Path) -> Any:
         return [localised(key, name, base) for name in value]
     if not isinstance(value, str):
         return value
+    if key.startswith("data") and key in NAMED:
+        return project.spelled(value, base) if project.is_relative(value) else value
+    if key in NAMED and not project.is_relative(value) and "/" not in value:
+        return value  # a built-in model, whatever folder has its name
     if key in NAMED or (key in PROMPTS and prompts.is_file(value)):
         return project.spelled(value, base)
     if key in FUNCTIONS:

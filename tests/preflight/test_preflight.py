@@ -161,7 +161,6 @@ def test_the_same_in_a_process_of_its_own(mine: Path, monkeypatch: pytest.Monkey
     recipe = load_recipe(str(mine / "ablations/recipes/mine.yaml"))
     assert recipe.sources.keys() == {"nudge", "./rewards.py:near", "./rewards.py:later", "./prompts/ask.txt"}
     monkeypatch.setattr("sys.modules", {k: v for k, v in __import__("sys").modules.items() if k != "lm_eval"})
-    assert tried_apart([recipe]) == []
     rewards("    raise KeyError('nothing')")(mine)
     with pytest.raises(R3BenchError, match=r"reward\.functions\[1\]: './rewards\.py:near' raised KeyError") as caught:
         tried_apart([recipe])
@@ -234,3 +233,13 @@ def test_a_study_is_the_same_from_everywhere(mine: Path, tmp_path: Path, monkeyp
     assert cells(str(moved / "ablations/grid.yaml")) == away
     described = json.dumps(open_study(str(moved / "ablations/grid.yaml"), tmp_path).describe())
     assert str(tmp_path) not in described
+
+
+def test_a_folder_does_not_take_a_built_in_name(mine: Path) -> None:
+    from r3bench.config.load import load_recipe
+
+    for name in ("embedded", "gsm8k"):
+        (mine / "ablations/recipes" / name).mkdir()
+    changed(mine, {"data": "gsm8k"})
+    recipe = load_recipe(str(mine / "ablations/recipes/mine.yaml"))
+    assert (recipe.model.name, recipe.data.name) == ("embedded", "gsm8k")
