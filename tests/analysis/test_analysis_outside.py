@@ -322,7 +322,7 @@ def test_compare_of_a_table_is_the_paired_test_of_its_rows(tmp_path):
     path = saved(frame, tmp_path)
     done = CliRunner().invoke(app, ["compare", str(path), "r1", "r0", "--json"])
     share = {r: g.sort_values("question")["correct"].to_numpy() / 8 for r, g in frame.groupby("run")}
-    (row,) = json.loads(done.stdout)
+    (row,) = json.loads(done.stdout)["tasks"]
     assert {k: row[k] for k in ("difference", "low", "high", "p")} == pytest.approx(
         {k: paired(share["r1"], share["r0"])[k] for k in ("difference", "low", "high", "p")}
     )
