@@ -99,7 +99,7 @@ def read_outside(source: str | Path, reading: Reading, outside: Outside | None) 
         if path.is_dir() and (ours or not any(suffix(p) in READ for p in path.rglob("*"))):
             raise DataError(f"{path}: {what_is(path)}")
         found = collect([Entry(text, options=options)], text, regrade=how.regrade, require_boxed=how.require_boxed)
-        return _table(found, text, path.name or "results")
+        return _table(found, text, _title(path))
     if not path.is_file():
         raise DataError(f"{path}: {what_is(path)}")
     if suffix(path) in (*LINES, ".json", ".parquet") and how.options.format is None:
@@ -114,6 +114,11 @@ def read_outside(source: str | Path, reading: Reading, outside: Outside | None) 
         return None
     found = collect([Entry(text, options=options)], text, regrade=how.regrade, require_boxed=how.require_boxed)
     return _table(found, text, path.stem)
+
+
+def _title(path: Path) -> str:
+    """The last folder in a path that is no pattern."""
+    return next((part for part in reversed(path.parts) if not set(part) & set("*{?/")), "results")
 
 
 def _ours(path: Path) -> bool:

@@ -175,7 +175,8 @@ def beside(source: Path, ending: str = "") -> Path:
     """Where what is made of results goes by default: beside their file, in the working directory for folders."""
     if source.is_file():
         return source.with_name(source.stem + ending)
-    return Path("".join(c for c in source.name if c not in "*{}") + ending or "results")
+    named = next((part for part in reversed(source.parts) if not set(part) & set("*{?/")), "results")
+    return Path(named + ending)
 
 
 def trace(

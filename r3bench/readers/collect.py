@@ -15,6 +15,7 @@ from r3bench.readers.rows import TEXTS, from_frame
 
 KEYS = ("run", "seed", "benchmark", "question")
 OWN = (*KEYS, "base", "samples", "correct", "tokens", "truncated", "outcome", "identity", "where", *TEXTS)
+SUMMARY = re.compile(r"results_.*\.json")  # as lm-eval and lighteval write one beside their answers
 SEEDED = re.compile(r"(?<![A-Za-z0-9])(seed|s)([-_=]?)\d+(?![A-Za-z0-9])", re.I)
 
 
@@ -87,6 +88,7 @@ def _chosen(files: Sequence[Match], entry: Entry, regrade: bool) -> tuple[list[t
         if tables and entry.options.format is None:  # a summary beside a tool's own files
             unknown += tables
             found = [(m, f) for m, f in found if f.name != "rows"]
+    unknown = [p for p in unknown if not SUMMARY.fullmatch(p.name)]
     found, again = _newest(found, entry, regrade)
     notes = [f"{entry.files}: {len(unknown)} other files not read: {_few(unknown)}"] if unknown else []
     return found, [*notes, *again]

@@ -78,6 +78,7 @@ def test_a_tools_files_give_the_table_of_the_long_form(case, tmp_path):
     found = analyze(f"{root}/{pattern}", reading=BOTH, outside=outside)
     assert figures(found) == expected(tmp_path, with_ids(answers, case.split()[0]))
     assert {e["benchmark"] for e in found["effects"]} >= set(TASKS)
+    assert not any("other files not read" in n for n in found["notes"] if case.startswith("lm-eval"))
     if "again" in case or case.startswith("verl"):
         assert any("not read, measured again later, or earlier in training" in n for n in found["notes"])
 
@@ -97,12 +98,12 @@ def test_lightevals_own_files(tmp_path):
 @pytest.mark.slow
 def test_trls_own_files(tmp_path, monkeypatch):
     """Two trainings by TRL's trainer with log_completions; its table of answers is counted apart."""
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[1] / "trainer"))
     from datasets import Dataset
+    from trainer_tools import build_tiny_model
     from trl import GRPOConfig, GRPOTrainer
 
-    from r3bench.training.embedded import load
-
-    model, tokenizer = load()
+    model = build_tiny_model(tmp_path / "model")
 
     def right(completions, **_):
         return [float(len(c) % 2) for c in completions]
@@ -113,7 +114,7 @@ def test_trls_own_files(tmp_path, monkeypatch):
             output_dir=str(tmp_path / name), max_steps=2, logging_steps=1, log_completions=True, num_generations=4,
             per_device_train_batch_size=8, max_completion_length=8, report_to=[], use_cpu=True, seed=len(name),
         )  # fmt: skip
-        GRPOTrainer(model, right, args=arguments, train_dataset=data, processing_class=tokenizer).train()
+        GRPOTrainer(model, right, args=arguments, train_dataset=data).train()
     found = load_any(tmp_path / "{m}-s{seed}")
     stored = pd.concat(pd.read_parquet(p) for p in sorted((tmp_path / "a-s0").rglob("completions_*.parquet")))
     (scores,) = found.benchmarks.values()
