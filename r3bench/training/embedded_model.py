@@ -1,7 +1,10 @@
-"""The embedded model: a 0.23M-parameter Llama warmed up on generated arithmetic in half a minute on a CPU.
+"""The embedded model: a 0.23M-parameter Llama warmed up on generated arithmetic.
 
 The warm-up leaves a policy that knows how to work a question out but usually blurts an answer: first it sees worked
 answers only, then mostly direct ones. Reinforcement learning has something to find: that working pays.
+
+Its weights are shipped in `start_weights/`: on another processor the same warm-up ends elsewhere, since rounding differs
+and a thousand steps amplify it. `python -m r3bench.training.embedded_model FOLDER` makes them anew.
 """
 
 import hashlib
@@ -12,15 +15,17 @@ import random
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import safetensors.torch
 import torch
 import transformers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from r3bench import prompts
+from r3bench.errors import StateError
 from r3bench.training import embedded, embedded_tokenizer
 from r3bench.training.embedded import Chain, chains
 from r3bench.training.embedded_tokenizer import ANSWER, END, build_tokenizer
@@ -42,6 +47,11 @@ WARMUPS = {  # by cap: a larger one has more sums to learn
     9: Warmup(worked=350, mixed=200),
     20: Warmup(worked=1200, mixed=250, direct=0.65, learning_rate=2e-3),
 }
+SHIPPED = Path(__file__).with_name("start_weights")  # a safetensors file for each model
+DIGESTS = {  # SHA-256 of the shipped file by the model's name
+    "embedded": "97657673a8e8d659aa021ea6f42565e5da3ceaf54bba384034af6458133e59e4",
+    "embedded-20": "5bff74c1f07b8d8be5abee7130456b743acebd03fd571cf3ced134199037773b",
+}
 RISE = 20  # steps over which the learning rate rises from zero
 CONTEXT = 512  # tokens
 STYLES: tuple[prompts.Style, ...] = ("boxed",) * 6 + ("r1", "plain")  # instructions met in the warm-up, by frequency
@@ -58,33 +68,61 @@ ARCHITECTURE: dict[str, Any] = {
 }
 
 
-def fingerprint(cap: int) -> str:
-    """12 hex digits over all that defines the model: code, constants, the major versions of torch and transformers."""
+def fingerprint(name: str) -> str:
+    """12 hex digits over all that makes the model's folder: weights, code, major versions of torch and transformers."""
     modules = (prompts, embedded, embedded_tokenizer, sys.modules[__name__])
     parts = {
-        "cap": cap,
-        "warmup": asdict(WARMUPS[cap]),
+        "weights": DIGESTS[name],
         "code": [inspect.getsource(module) for module in modules],
         "versions": [module.__version__.split(".")[0] for module in (torch, transformers)],
     }
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:12]
 
 
+def unpack(folder: Path, name: str) -> None:
+    """Save the model `name` with its tokenizer into `folder`, with the weights that are shipped.
+
+    Raises:
+        StateError: the shipped weights are missing or damaged.
+    """
+    file = SHIPPED / f"{name}.safetensors"
+    try:
+        content = file.read_bytes()
+    except OSError as error:
+        raise StateError(
+            f"{file}: the start weights can't be read ({error.strerror}); install r3bench again"
+        ) from error
+    if hashlib.sha256(content).hexdigest() != DIGESTS[name]:
+        raise StateError(f"{file}: has other content than was shipped (SHA-256); install r3bench again")
+    with _isolated(0):
+        model, tokenizer = _untrained()
+        missing, unexpected = model.load_state_dict(safetensors.torch.load(content), strict=False)
+        if set(missing) - {"lm_head.weight"} or unexpected:  # the head is tied to the embedding
+            raise StateError(f"{file}: holds other weights than the embedded model has: {[*missing, *unexpected][:3]}")
+        model.tie_weights()
+        model.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+
+
 def build(folder: Path, cap: int) -> None:
-    """Make the model for `cap` and save it with its tokenizer into `folder`. Same weights every time on one machine."""
+    """Warm the model for `cap` up and save it with its tokenizer into `folder`; the same weights on one machine."""
     with _isolated(WARMUPS[cap].seed):
-        tokenizer = build_tokenizer(CONTEXT)
-        config = LlamaConfig(
-            vocab_size=len(tokenizer),
-            bos_token_id=None,
-            eos_token_id=tokenizer.eos_token_id,
-            pad_token_id=tokenizer.pad_token_id,
-            **ARCHITECTURE,
-        )
-        model = LlamaForCausalLM(config)
+        model, tokenizer = _untrained()
         warm_up(model, tokenizer, cap, WARMUPS[cap])
         model.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
+
+
+def _untrained() -> tuple[LlamaForCausalLM, PreTrainedTokenizerFast]:
+    tokenizer = build_tokenizer(CONTEXT)
+    config = LlamaConfig(
+        vocab_size=len(tokenizer),
+        bos_token_id=None,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+        **ARCHITECTURE,
+    )
+    return LlamaForCausalLM(config), tokenizer
 
 
 @contextmanager
@@ -143,3 +181,10 @@ def _row(chain: Chain, rng: random.Random, direct: float, tokenizer: PreTrainedT
     answer = answers(chain)[0 if rng.random() < direct else 1]
     prompt_ids = tokenizer.encode(prompt, add_special_tokens=False)
     return prompt_ids + tokenizer.encode(answer + END, add_special_tokens=False), len(prompt_ids)
+
+
+if __name__ == "__main__":
+    for name, cap in embedded.CAPS.items():
+        build(Path(sys.argv[1]) / name, cap)
+        weights = (Path(sys.argv[1]) / name / "model.safetensors").read_bytes()
+        print(name, hashlib.sha256(weights).hexdigest())

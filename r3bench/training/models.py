@@ -31,12 +31,10 @@ def model_folder(name: str, revision: str | None = None) -> str:
         ConfigError: for a missing folder, a missing package, an unknown name, or a revision of something local.
     """
     if name in embedded.CAPS:
-        cap = embedded.CAPS[name]
-        folder = f"{name}-{embedded_model.fingerprint(cap)}"
         path = cached_folder(
-            folder,
-            lambda target: embedded_model.build(target, cap),
-            f"building the model '{name}' (once, about a minute)",
+            f"{name}-{embedded_model.fingerprint(name)}",
+            lambda target: embedded_model.unpack(target, name),
+            f"unpacking the model '{name}'",
         )
     elif name == smollm.NAME:
         path = smollm.folder()

@@ -1,6 +1,8 @@
 """The embedded model, and loading models by name, folder and hub id."""
 
+import hashlib
 import random
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -10,9 +12,9 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from r3bench.config.sections import ModelSection
-from r3bench.errors import ConfigError
+from r3bench.errors import ConfigError, StateError
 from r3bench.prompts import render
-from r3bench.training import embedded_model, smollm
+from r3bench.training import embedded, embedded_model, smollm
 from r3bench.training.embedded import questions
 from r3bench.training.embedded_tokenizer import build_tokenizer
 from r3bench.training.models import load_model, model_folder
@@ -97,18 +99,58 @@ def test_build_repeats_and_leaves_the_caller_alone(tmp_path: Path, monkeypatch: 
     assert any(not torch.equal(weights[0][name], other[name]) for name in other)
 
 
+@pytest.mark.parametrize("name", embedded.CAPS)
+def test_the_start_weights_are_those_that_are_shipped(name: str, tmp_path: Path) -> None:
+    """The same file on every processor, from which all recorded results begin."""
+    torch.manual_seed(5)
+    before = torch.get_rng_state()
+    embedded_model.unpack(tmp_path / "model", name)
+    assert torch.equal(before, torch.get_rng_state())
+    saved = (tmp_path / "model" / "model.safetensors").read_bytes()
+    assert hashlib.sha256(saved).hexdigest() == embedded_model.DIGESTS[name]
+    model = AutoModelForCausalLM.from_pretrained(tmp_path / "model")
+    assert model.lm_head.weight.data_ptr() == model.model.embed_tokens.weight.data_ptr()
+
+
+@pytest.mark.parametrize("harm", ["a bit", "cut off", "lost", "another model's"])
+def test_damaged_start_weights_are_refused_by_name(harm: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    shutil.copytree(embedded_model.SHIPPED, tmp_path / "shipped")
+    monkeypatch.setattr(embedded_model, "SHIPPED", tmp_path / "shipped")
+    file = tmp_path / "shipped" / "embedded.safetensors"
+    content = bytearray(file.read_bytes())
+    if harm == "a bit":
+        content[-7] ^= 1
+        file.write_bytes(content)
+    elif harm == "cut off":
+        file.write_bytes(content[:-100])
+    elif harm == "lost":
+        file.unlink()
+    else:
+        shutil.copy(tmp_path / "shipped" / "embedded-20.safetensors", file)
+    with pytest.raises(StateError, match=re.escape(str(file)) + ".*install r3bench again"):
+        embedded_model.unpack(tmp_path / "model", "embedded")
+    assert not (tmp_path / "model").exists()
+
+
+@pytest.mark.slow
+def test_the_warm_up_still_makes_a_model_like_the_shipped_one(tmp_path: Path, embedded_folder: str) -> None:
+    """Bit for bit on the processor it was made on; elsewhere rounding leads to another one of its kind."""
+    embedded_model.build(tmp_path / "built", 9)
+    assert abs(answers(str(tmp_path / "built"), sampled=True) - answers(embedded_folder, sampled=True)) < 0.2
+
+
 def test_fingerprint_follows_what_defines_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = embedded_model.fingerprint(9)
-    assert before != embedded_model.fingerprint(20)
+    before = embedded_model.fingerprint("embedded")
+    assert before != embedded_model.fingerprint("embedded-20")
     monkeypatch.setattr(torch, "__version__", torch.__version__ + ".post1")
-    assert embedded_model.fingerprint(9) == before
+    assert embedded_model.fingerprint("embedded") == before
     monkeypatch.setattr(torch, "__version__", "99.0")
-    assert embedded_model.fingerprint(9) != before
+    assert embedded_model.fingerprint("embedded") != before
 
 
 def test_cached_build_is_reused(embedded_folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("R3BENCH_CACHE", str(Path(embedded_folder).parent))
-    monkeypatch.setattr(embedded_model, "build", lambda *_: pytest.fail("built again"))
+    monkeypatch.setattr(embedded_model, "unpack", lambda *_: pytest.fail("unpacked again"))
     assert model_folder("embedded") == embedded_folder
 
 
