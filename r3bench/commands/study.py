@@ -1,6 +1,7 @@
 """`quickstart`, `plan`, `ablate`, `status`: run a grid, know beforehand what it costs, and where it stands."""
 
 import dataclasses
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -35,8 +36,15 @@ def quickstart(runs: Runs = RUNS, quiet: Quiet = False) -> None:
     if report.interrupted:
         _end(report)
     show_tables(report.study, None)
-    typer.echo(f"report: {make_report(report.study, figures=False)}")
+    page = make_report(report.study, figures=False)
+    typer.echo(f"look next at {page} in a browser,")
+    typer.echo(f"and at wrong answers: r3bench answers {report.study.root.name} base --wrong{_elsewhere(runs)}")
     _end(report)
+
+
+def _elsewhere(runs: Path) -> str:
+    """What a command needs to find studies that aren't in ./runs."""
+    return "" if runs == Path("runs") else f" --runs {shlex.quote(str(runs))}"
 
 
 def ablate(

@@ -3,7 +3,7 @@
 The warm-up leaves a policy that knows how to work a question out but usually blurts an answer: first it sees worked
 answers only, then mostly direct ones. Reinforcement learning has something to find: that working pays.
 
-Its weights are shipped in `start_weights/`: on another processor the same warm-up ends elsewhere, since rounding differs
+Its weights are shipped in `start_weights/`: on another processor the same warm-up ends elsewhere, as rounding differs
 and a thousand steps amplify it. `python -m r3bench.training.embedded_model FOLDER` makes them anew.
 """
 
