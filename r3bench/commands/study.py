@@ -38,7 +38,7 @@ def quickstart(runs: Runs = RUNS, quiet: Quiet = False) -> None:
     show_tables(report.study, None)
     page = make_report(report.study, figures=False)
     typer.echo(f"look next at {page} in a browser,")
-    typer.echo(f"and at wrong answers: r3bench answers {report.study.root.name} base --wrong{_elsewhere(runs)}")
+    typer.echo(f"and at wrong answers: r3bench answers {Path(report.study).name} base --wrong{_elsewhere(runs)}")
     _end(report)
 
 
