@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from r3bench.commands.options import KINDS, Json, Overrides, print_columns, print_json, print_pairs, warn
+from r3bench.commands.options import KINDS, Json, Overrides, print_columns, print_json, print_made, print_pairs, warn
 
 
 def list_(
@@ -36,6 +36,7 @@ def copy(
         str | None, typer.Option(metavar="KIND", help="recipes, grids, components or tasks, for a name used twice.")
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace a file that is already there.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Copy a recipe, grid, component or task here, to be changed."""
     from r3bench import catalog
@@ -49,12 +50,13 @@ def copy(
     if target.exists() and not force:
         raise ConfigError(f"{target}: already there; --force replaces it")
     write_bytes(target, entry.path.read_bytes())
-    typer.echo(target)
+    made = [target]
     for other in catalog.needs(entry.path) if entry.kind == "tasks" else []:
         beside = target.with_name(other.name)
         if not beside.exists():
             write_bytes(beside, other.read_bytes())
-            typer.echo(beside)
+            made.append(beside)
+    print_made(made, "copy", as_json)
 
 
 def validate(

@@ -45,7 +45,7 @@ Fixed = Annotated[
 ]
 # What --json prints: name -> version, which grows when a key goes or changes its meaning. docs/json.md has the keys.
 SCHEMAS = {
-    "ablate": 1, "agreement": 1, "analyze": 1, "answers": 1, "compare": 1, "compare-studies": 1, "copy": 1,
+    "ablate": 1, "agreement": 1, "analyze": 1, "answers": 1, "compare": 1, "convert": 1, "copy": 1,
     "env": 1, "eval": 1, "eval-checkpoints": 1, "exclude": 1, "explain": 1, "export": 1, "import": 1,
     "list": 1, "merge": 1, "plan": 1, "plan-recipe": 1, "prompts": 1, "push": 1, "quickstart": 1, "regrade": 1,
     "report": 1, "serve": 1, "status": 1, "studies": 1, "tables": 1, "trace": 1, "train": 1, "validate": 1,
@@ -219,6 +219,15 @@ def print_json(value: Mapping[str, Any], schema: str) -> None:
     """One JSON document on stdout, with the name and version of its schema (`SCHEMAS`, docs/json.md)."""
     document = {**value, "schema": f"r3bench.{schema}/{SCHEMAS[schema]}"}
     typer.echo(json.dumps(document, indent=2, sort_keys=True, allow_nan=False))
+
+
+def print_made(paths: Sequence[object], schema: str, as_json: bool, **more: Any) -> None:
+    """What a command made (files, folders, addresses), one a line; as JSON under `made`, with `more` beside it."""
+    if as_json:
+        print_json({"made": [str(path) for path in paths], **more}, schema)
+        return
+    for path in paths:
+        typer.echo(path)
 
 
 def print_columns(rows: Iterable[Sequence[str]]) -> None:

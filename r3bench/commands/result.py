@@ -26,6 +26,7 @@ from r3bench.commands.options import (
     other_files,
     other_source,
     print_json,
+    print_made,
     printable,
     study_folder,
     told,
@@ -57,13 +58,21 @@ def tables(
     rename: Rename = None,
     reference: Reference = None,
     runs: Runs = RUNS,
+    as_json: Json = False,
 ) -> None:
     """Print the tables of a study or of a long table, and write them as Markdown, LaTeX, HTML and CSV files."""
     from r3bench.analysis.external import load_any
 
     path = other_source(study, runs) or study_folder(study, runs)
     folder = out or (path / "tables" if (path / "study.json").exists() else beside(path, "-tables"))
-    show_tables(load_any(path, *told(declared, factors, ignore, rename, reference)), folder, format, layout)
+    results = load_any(path, *told(declared, factors, ignore, rename, reference))
+    if as_json:
+        from r3bench.analysis import write_tables
+        from r3bench.analysis.external import analysis
+
+        print_json({**analysis(results), "made": [str(path) for path in write_tables(results, folder)]}, "tables")
+        return
+    show_tables(results, folder, format, layout)
 
 
 def analyze(
@@ -124,6 +133,7 @@ def convert(
     regrade: Regrade = False,
     boxed: Boxed = True,
     files: FormatName = None,
+    as_json: Json = False,
 ) -> None:
     """Write anyone's results as one long table, which `analyze`, `tables`, `report` and `compare` read."""
     from r3bench.analysis.external import load_any
@@ -134,7 +144,7 @@ def convert(
     save_long_table(results, out)
     for note in results.notes:
         typer.echo(f"note: {printable(note)}", err=True)
-    typer.echo(out)
+    print_made([out], "convert", as_json, notes=results.notes)
 
 
 def report(
@@ -150,10 +160,12 @@ def report(
     rename: Rename = None,
     reference: Reference = None,
     runs: Runs = RUNS,
+    as_json: Json = False,
 ) -> None:
     """Write one self-contained HTML file: the question, the answer, effects, curves, evidence, failures, provenance."""
     fixed, reading = told(declared, factors, ignore, rename, reference)
-    typer.echo(make_report(other_source(study, runs) or study_folder(study, runs), out, figures, fixed, reading))
+    path = make_report(other_source(study, runs) or study_folder(study, runs), out, figures, fixed, reading)
+    print_made([path], "report", as_json)
 
 
 def make_report(

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from r3bench.commands.options import RUNS, RunName, Runs, StudyName, run_folder, study_folder
+from r3bench.commands.options import RUNS, Json, RunName, Runs, StudyName, print_made, run_folder, study_folder
 
 
 def export(
@@ -13,6 +13,7 @@ def export(
     file: Annotated[Path, typer.Argument(metavar="FILE.tar.gz", help="The archive; replaced if it is there.")],
     models: Annotated[bool, typer.Option("--models", help="With the weights, which are most of a study.")] = False,
     runs: Runs = RUNS,
+    as_json: Json = False,
 ) -> None:
     """Write a study to one archive: all that its tables, report and trace rest on, and the tables; no checkpoints.
 
@@ -23,16 +24,21 @@ def export(
 
     folder = study_folder(study, runs)
     about = export_study(folder, file, models=models)
-    typer.echo(file)
+    left = [str(path) for path in links(folder)]
+    found = verify(folder, grade=0, tables=False)
+    wrongs = [{"file": where, "reason": wrong} for _, where, wrong in found.faults]
+    print_made(
+        [file], "export", as_json,
+        files=len(about["files"]), unfinished=about["unfinished"], left_out=left, faults=wrongs,
+    )  # fmt: skip
     typer.echo(f"{len(about['files'])} files, {file.stat().st_size / 1e6:.1f} MB", err=True)
     if about["unfinished"]:
         shown = ", ".join(about["unfinished"][:3]) + (", ..." if len(about["unfinished"]) > 3 else "")
         typer.echo(f"not finished: {len(about['unfinished'])} runs ({shown})", err=True)
-    for path in links(folder):
+    for path in left:
         typer.echo(f"left out: {path}: is a link; put what it leads to in its place", err=True)
-    found = verify(folder, grade=0, tables=False)
-    for _, where, wrong in found.faults:
-        typer.echo(f"does not agree: {where}: {wrong}", err=True)
+    for fault in wrongs:
+        typer.echo(f"does not agree: {fault['file']}: {fault['reason']}", err=True)
 
 
 def import_(
@@ -42,6 +48,7 @@ def import_(
     ] = None,
     anyway: Annotated[bool, typer.Option("--anyway", help="Although files don't agree with their digests.")] = False,
     runs: Runs = RUNS,
+    as_json: Json = False,
 ) -> None:
     """Unpack a study below --runs; `tables`, `report`, `trace` and `plan --from` then read it like one made here.
 
@@ -54,6 +61,7 @@ def import_(
     if study is not None and (not study or Path(study).name != study or study.startswith(".")):
         raise ConfigError(f"--study: got '{study}', expected the name of a folder, without a path")
     notes: list[str] = []
+    wrongs: list[dict[str, str]] = []
 
     def check(folder: Path) -> None:
         found = verify_unpacked(folder)
@@ -68,9 +76,10 @@ def import_(
                 "and tables leave such runs out)"
             )
         for _, where, wrong in found.faults:
+            wrongs.append({"file": where, "reason": wrong})
             typer.echo(f"does not agree: {where}: {wrong}", err=True)
 
-    typer.echo(import_study(file, runs, study, check))
+    print_made([import_study(file, runs, study, check)], "import", as_json, faults=wrongs, notes=notes)
     for note in notes:
         typer.echo(f"note: {note}", err=True)
 
@@ -79,6 +88,7 @@ def merge(
     run: Annotated[str, typer.Argument(metavar="RUN|FOLDER", help="A run, or a folder with adapters alone.")],
     dest: Annotated[Path, typer.Argument(metavar="DEST", help="Folder to make.")],
     runs: Runs = RUNS,
+    as_json: Json = False,
 ) -> None:
     """Merge low-rank adapters into the weights they were trained on, as an ordinary model folder."""
     from r3bench.files import expect, read_json
@@ -94,7 +104,7 @@ def merge(
         config = directory / "config.json"
         section = expect(read_json(config), config, model=dict)["model"]
         merge_adapters(adapters, dest, expect(section, f"{config}: model", dtype=str)["dtype"])
-    typer.echo(dest)
+    print_made([dest], "merge", as_json)
 
 
 def push(
@@ -102,6 +112,7 @@ def push(
     repo: Annotated[str, typer.Argument(metavar="OWNER/NAME", help="Repository on the hub; made if it isn't there.")],
     public: Annotated[bool, typer.Option("--public", help="For everyone to see; otherwise it is private.")] = False,
     runs: Runs = RUNS,
+    as_json: Json = False,
 ) -> None:
     """Put a finished run's model on the Hugging Face hub, with a card: cell, seed, commit, scores.
 
@@ -114,4 +125,4 @@ def push(
     directory = run_folder(run, runs)
     if directory is None:
         raise StateError(f"run '{run}': no such folder, nor below {runs}")
-    typer.echo(push_run(RunPaths(directory), repo, public=public))
+    print_made([push_run(RunPaths(directory), repo, public=public)], "push", as_json)

@@ -27,14 +27,22 @@ GridOrRecipe = Annotated[str, typer.Argument(metavar="GRID|RECIPE", help="A grid
 GridName = Annotated[str, typer.Argument(metavar="GRID", help="A name in ./ablations or among the shipped, or a file.")]
 
 
-def quickstart(runs: Runs = RUNS, quiet: Quiet = False) -> None:
+def quickstart(runs: Runs = RUNS, quiet: Quiet = False, as_json: Json = False) -> None:
     """Run the `quickstart` grid on the embedded model (minutes on two CPU cores), print its table, write its report."""
     from r3bench.commands.result import make_report, show_tables
     from r3bench.sweep.ablate import ablate as run_grid
 
-    report = run_grid("quickstart", runs, say=progress(quiet))
+    report = run_grid("quickstart", runs, say=progress(quiet or as_json))
     if report.interrupted:
         _end(report)
+    if as_json:
+        from r3bench.analysis import load_study
+        from r3bench.analysis.external import analysis
+
+        results = load_study(report.study)
+        print_json({**analysis(results), "made": [str(make_report(report.study, figures=False))]}, "quickstart")
+        _end(report)
+        return
     show_tables(report.study, None)
     page = make_report(report.study, figures=False)
     typer.echo(f"look next at {page} in a browser,")

@@ -1,6 +1,7 @@
 """A task's YAML file, looked at without lm-eval: is what it names there? Loads no torch."""
 
 import ast
+import functools
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -106,14 +107,20 @@ def _check_function(path: Path, key: str, text: str) -> None:
     if not file.is_file():
         raise ConfigError(f"{path}: {key}: '!function {text}': no {file.name} beside it")
     try:
-        tree = ast.parse(file.read_text(encoding="utf-8"))
+        names = _names(file.read_text(encoding="utf-8"))
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise ConfigError(f"{path}: {key}: {file}: not valid Python: {error}") from error
-    names = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
-    names |= {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
-    names |= {node.asname or node.name for node in ast.walk(tree) if isinstance(node, ast.alias)}
     if function not in names and "*" not in names:
         raise ConfigError(f"{path}: {key}: {file} has no '{function}'{nearest(function, names)}")
+
+
+@functools.lru_cache(maxsize=8)  # tasks share one file of functions
+def _names(source: str) -> set[str]:
+    """What a Python source binds to a name, anywhere in it; '*' for an import of everything."""
+    nodes = list(ast.walk(ast.parse(source)))
+    names = {node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}
+    names |= {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    return names | {node.asname or node.name for node in nodes if isinstance(node, ast.alias)}
 
 
 def beside(name: str, folder: Path) -> Path:

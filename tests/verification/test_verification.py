@@ -3,6 +3,7 @@
 import gzip
 import io
 import json
+import re
 import shutil
 import tarfile
 import time
@@ -323,9 +324,9 @@ def test_recorded_results_that_were_edited_are_named(r3bench: Run, folder: Path,
     if file == "questions.parquet":
         path.write_bytes(path.read_bytes()[:-9])
     elif file == "tables.md":
-        path.write_text(path.read_text().replace("| 90.4 (", "| 91.4 ("))
+        path.write_text(re.sub(r"\| (\d)(\d\.\d \()", r"| 8\2", path.read_text(), count=1))
     else:
-        path.write_text(path.read_text().replace("0.9043", "0.9143").replace("-0.0165", "-0.0265"))
+        path.write_text(re.sub(r"\b0\.\d{6,}", lambda number: f"{float(number[0]) + 0.01}", path.read_text(), count=1))
     assert {Path(where).name for _, where, _ in faults(r3bench, str(copy))} >= {file}
 
 
