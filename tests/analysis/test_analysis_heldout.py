@@ -147,6 +147,7 @@ def test_kept_checkpoints_of_a_real_study_are_measured(tmp_path, monkeypatch):
     done = CliRunner().invoke(app, ["eval", "along", "--checkpoints", "2", "--json", "limit=5"])
     assert done.exit_code == 0, done.output
     found = json.loads(done.stdout)
+    assert found.pop("schema") == "r3bench.eval-checkpoints/1"
     assert len(found) == 2 and {tuple(steps) for steps in found.values()} == {("2", "4")}
     assert {s["questions"] for steps in found.values() for step in steps.values() for s in step.values()} == {5}
     shards = sorted(Path("runs").glob("*/*/checkpoint-eval/*/*/*.parquet"))

@@ -114,10 +114,10 @@ def test_recipes_set_the_bounds_and_the_defaults_leave_old_run_ids_alone():
     sections = ("model", "data", "trainer", "budget", "reward", "components", "seed")
     before = {key: resolved(base)[key] for key in sections}
     for section, later in (
-        ("data", "solution"),
+        *(("data", name) for name in ("solution", "system", "template", "columns", "options")),
         ("model", "compensation"),
         ("model", "attention"),
-        ("reward", "thinking"),
+        *(("reward", name) for name in ("thinking", "functions", "weights", "correctness", "threshold")),
     ):
         before[section] = {key: value for key, value in before[section].items() if key != later}
     identity = hashlib.sha256(json.dumps(before, sort_keys=True).encode()).hexdigest()[:12]

@@ -53,12 +53,15 @@ def test_a_run_on_two_processes(folder: Path) -> None:
     out, err = launcher.communicate()
     assert launcher.returncode == 0, err
     record = json.loads(out)
+    assert record.pop("schema") == "r3bench.train/1"
     assert record["train"]["processes"] == 2
     assert record["train"]["steps"] == 2
     assert record["eval"]["embedded"]["questions"] == 4
     run = folder / "runs" / record["run_id"]
     written = json.loads((run / "run.json").read_text())
-    assert written.pop("digest") and record == written  # the file's own digest is of the file alone
+    assert (
+        written.pop("digest") and written.pop("schema") and record == written
+    )  # the file's own digest is of the file alone
     assert not list(run.glob("checkpoints/.*"))
 
 

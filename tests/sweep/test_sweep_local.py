@@ -155,14 +155,14 @@ def test_the_first_signal_waits_for_running_cells_and_the_second_kills_them(home
 
 
 def test_a_cell_that_had_its_record_when_it_was_killed_is_finished(home, grid_values):
-    grid_values |= {"seeds": [0]}
+    grid_values |= {"seeds": [0, 1], "base_model": False}  # which would be measured first and alone
     process = _dispatcher(home, grid_values, "run_lingering")
-    _wait_for(lambda: len(list((home / "runs").glob("toy/*/run.json"))) == 4)  # of 5 cells, as many as slots
+    _wait_for(lambda: len(list((home / "runs").glob("toy/*/run.json"))) == 4)  # of 8 cells, as many as slots
     process.send_signal(signal.SIGTERM)
     time.sleep(0.5)
     process.send_signal(signal.SIGTERM)
     output, _ = process.communicate(timeout=60)
-    assert "LEFT 1 SIGTERM received" in output and "[4/5]" in output
+    assert "LEFT 4 SIGTERM received" in output and "[4/8]" in output
 
 
 def test_a_lost_fork_server_is_started_again(home, grid_values):
