@@ -61,6 +61,7 @@ def test_a_run_has_a_server_of_its_own(standin, recipe, tmp_path, monkeypatch):
     assert standin.read_text().count("/health") == sum(path == "/health" for path in paths)
 
 
+@pytest.mark.slow
 def test_the_server_has_room_for_the_longest_planned_prompt(standin, recipe, tiny, tmp_path):
     """Its context is what a colocated engine would get, not the model's own; the stand-in refuses longer rows."""
     roomy = shutil.copytree(tiny, tmp_path / "roomy")
