@@ -16,6 +16,17 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 
 
+@pytest.fixture(autouse=True)
+def hangups():
+    """SIGHUP ends a process, as in a terminal, also where the tests themselves were started under nohup."""
+    ignored = signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    if ignored:
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    if ignored:
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+
+
 @pytest.fixture
 def grid_values():
     """A 2 x 2 grid with 2 seeds on the embedded model."""
