@@ -6,6 +6,7 @@ come from `process_results`. `r3bench eval` stores every answer and computes the
 
 import hashlib
 import json
+import math
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,7 +16,7 @@ from r3bench.errors import DataError, Unreachable, nearest
 from r3bench.evaluation.grading import current
 from r3bench.evaluation.metrics import majority, pass_at_k
 from r3bench.evaluation.scorer import COLUMN, THRESHOLD, Scorer, named_in
-from r3bench.evaluation.task_file import beside, function_beside
+from r3bench.evaluation.task_file import FILES, beside, function_beside
 from r3bench.grading import Verdict, last_boxed
 from r3bench.prompts import Prompt, Style
 from r3bench.training.data_sources import local
@@ -47,8 +48,8 @@ def load(
     Args:
         name: file stem in the folder $R3BENCH_DATA; a file there is used before the hub.
         items: how many questions there must be; by source ('file', 'hub') where they differ. None: any number.
-        file: a .jsonl or .parquet file instead, as seen from the task's file (`folder`, which r3bench gives; with
-            lm-eval alone the working directory).
+        file: a .jsonl, .parquet, .csv or .tsv file instead, as seen from the task's file (`folder`, which
+            r3bench gives; with lm-eval alone the working directory).
         hub, revision, subset, split: where the hub has it; without a revision the hub is not asked.
         problem, answer, id: its columns there; without `id` one is made from the text of the problem.
         columns: further columns of a `file`, for the scorer and the template.
@@ -70,7 +71,7 @@ def load(
         rows, source = _rows(
             name=name, hub=hub, revision=revision, subset=subset, split=split, columns=named, keep=columns
         )
-    wanted = items["file" if source.endswith((".jsonl", ".parquet")) else "hub"] if isinstance(items, dict) else items
+    wanted = items["file" if source.endswith(FILES) else "hub"] if isinstance(items, dict) else items
     if wanted is not None and len(rows) != wanted:
         raise DataError(f"{source}: {len(rows)} questions, expected {wanted}")
     for row in rows:
@@ -100,11 +101,23 @@ def _own_rows(path: Path, named: dict[str, str | None], columns: Sequence[str]) 
         for column in columns:
             if column not in row:
                 raise DataError(f"{where}: dataset_kwargs.columns: no column '{column}'{nearest(column, row)}")
-        for column in (named["problem"], named["answer"]):
-            if row.get(column or "") is None:
-                raise DataError(f"{where}: column '{column}' is empty")
+        for key, column in named.items():
+            _check_cell(where, key, column, row)
         found.append(_row(row, named, columns))
     return found, str(path)
+
+
+def _check_cell(where: str, key: str, column: str | None, row: dict[str, Any]) -> None:
+    """Refuse what is no question, gold answer or id; a gold answer may be a number, or a list."""
+    if column is None:
+        return
+    value = row.get(column)
+    if value is None or value == "" or (isinstance(value, float) and not math.isfinite(value)):
+        raise DataError(f"{where}: column '{column}' is empty (dataset_kwargs.{key})")
+    kinds = {"problem": (str,), "id": (str, int), "answer": (str, int, float, list)}[key]
+    if not isinstance(value, kinds) or isinstance(value, bool):
+        expected = "a text" if key == "problem" else "a text or number"
+        raise DataError(f"{where}: column '{column}' holds {value!r:.60}, expected {expected} (dataset_kwargs.{key})")
 
 
 def load_reasoning_gym(

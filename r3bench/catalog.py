@@ -138,7 +138,7 @@ def find(name: str, kind: str | None = None) -> Entry:
 
 def about(path: Path) -> str:
     """One line on what a file is: the first of a Python docstring or YAML comment, else a YAML `description`."""
-    text = path.read_text(encoding="utf-8", errors="replace")
+    text = path.read_text(encoding="utf-8-sig", errors="replace")
     if path.suffix == ".py":
         try:
             return (ast.get_docstring(ast.parse(text)) or "").partition("\n")[0]

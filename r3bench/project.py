@@ -10,7 +10,7 @@ import os
 from pathlib import Path
 
 BELOW = ("ablations", "evals", "components")  # folders of a project
-SUFFIXES = (".jsonl", ".parquet", ".py", ".txt", ".md", ".yaml", ".yml")
+SUFFIXES = (".jsonl", ".parquet", ".csv", ".tsv", ".py", ".txt", ".md", ".yaml", ".yml")
 
 _entered: list[Path] = []  # the project of the grid or recipe at hand; empty: the working directory
 

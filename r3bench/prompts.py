@@ -24,6 +24,7 @@ ABOUT = {
 }
 FILES = (".txt", ".md", ".jinja")  # of a prompt
 MAX_BYTES = 100_000
+_LOOSE = re.compile(r"\{([^{}\\]{1,80})\}")  # what stands in single braces
 _HOLDER = re.compile(r"\{\{|\}\}|\{([A-Za-z_]\w*)\}")  # `{{` and `}}` are braces; `{}` stays as it is
 
 
@@ -62,6 +63,14 @@ def fill(template: str, values: Mapping[str, Any], where: str) -> str:
         ConfigError: a name without a value.
     """
 
+    for inner in _LOOSE.findall(template.replace("{{", "").replace("}}", "")):
+        name = inner.strip()
+        stem = re.split(r"[^A-Za-z0-9_]", name)[0]
+        if (stem in values and name not in values) or (inner != name and name in values):
+            raise ConfigError(
+                f"{where}: {{{inner}}} is not filled in; expected {{{stem}}} alone (for the text itself, double the "
+                "braces)"
+            )
     key = "data.columns" if where.endswith("data.template") else "the task's dataset_kwargs.columns"
 
     def value(found: re.Match[str]) -> str:
@@ -95,7 +104,7 @@ def text_of(value: str, where: str) -> str:
     try:
         if path.stat().st_size > MAX_BYTES:
             raise ConfigError(f"{where}: {path}: expected at most {MAX_BYTES} bytes")
-        text = path.read_text(encoding="utf-8").strip()
+        text = path.read_text(encoding="utf-8-sig").strip()
     except FileNotFoundError:
         known = [other.name for other in path.parent.glob("*") if other.suffix in FILES] if path.parent.is_dir() else []
         raise ConfigError(f"{where}: {path}: no such file{nearest(path.name, known) if known else ''}") from None

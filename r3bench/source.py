@@ -95,7 +95,7 @@ def check_defined(name: str, where: str) -> None:
     if path.suffix != ".py":
         return
     try:
-        tree = ast.parse(path.read_text(encoding="utf-8"))
+        tree = ast.parse(path.read_bytes())
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         line = f":{error.lineno}" if isinstance(error, SyntaxError) else ""
         raise ConfigError(f"{where}: {path}{line}: not valid Python: {_said(error)}") from error

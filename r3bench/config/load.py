@@ -108,7 +108,7 @@ def parse_recipe(values: Mapping[str, Any], where: str) -> Recipe:
         recipe,
         trainer=check_trainer(recipe.trainer, inside(where, "trainer")),
         components=components,
-        eval=_with_prompt(recipe.eval, recipe.data),
+        eval=_with_prompt(recipe.eval, recipe.data, values.get("eval")),
     )
     if recipe.reward.weights and recipe.trainer.get("reward_weights"):
         raise ConfigError(
@@ -122,8 +122,13 @@ def parse_recipe(values: Mapping[str, Any], where: str) -> Recipe:
     return recipe
 
 
-def _with_prompt(section: EvalSection, data: DataSection) -> EvalSection:
-    """The evaluation's prompt: its own, else the training's, so that a gain is never a change of prompt."""
+def _with_prompt(section: EvalSection, data: DataSection, said: Any) -> EvalSection:
+    """The evaluation's prompt: its own, else the training's, so that a gain is never a change of prompt.
+
+    `said`: the section as it was given; what isn't in it was left to us.
+    """
+    if section.template is None and "style" not in (said or {}):
+        section = dataclasses.replace(section, style=data.style)
     template = data.template if section.template is None and section.style == "boxed" else section.template
     return dataclasses.replace(
         section, template=template, system=data.system if section.system is None else section.system

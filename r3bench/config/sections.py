@@ -44,13 +44,19 @@ class ModelSection:
         return self.lora is None or self.lora.merge
 
 
+TAKEN = {  # columns of the data that the trainer or TRL fills, or takes for something else
+    "prompt", "prompts", "question_id", "completion", "completions", "completion_ids", "trainer_state", "log_extra",
+    "log_metric", "environment", "environments", "image", "images", "tools",
+}  # fmt: skip
+
+
 @dataclass(frozen=True)
 class DataSection:
     """The training questions."""
 
     name: str = (
-        "embedded"  # 'embedded', 'embedded-20', a known set ('gsm8k', ...), a .jsonl or .parquet file (its path as seen
-        # from the file that names it), a hub id, or 'reasoning-gym:GENERATOR'
+        "embedded"  # 'embedded', 'embedded-20', a known set ('gsm8k', ...), a .jsonl, .parquet, .csv or .tsv file (its
+        # path as seen from the file that names it), a hub id, or 'reasoning-gym:GENERATOR'
     )
     split: str = "train"  # split of a hub data set
     revision: str | None = None  # hub commit or tag; known sets have a pinned one
@@ -72,7 +78,7 @@ class DataSection:
             raise ValueError(
                 f"template: got one beside style '{self.style}', which it would replace; expected one of them"
             )
-        taken = {"prompt", "question_id", "completion", "completions", "completion_ids"} & set(self.columns)
+        taken = TAKEN & set(self.columns)
         if taken:
             raise ValueError(f"columns: got '{min(taken)}', which is a name of the trainer's; rename it in the data")
 
@@ -199,7 +205,7 @@ class EvalSection:
     limit: int | None = None  # first N questions of each task
     batch_size: int = 64  # rows generated together
     seed: int = 0  # seed of the draws; each (question, repeat) has its own stream
-    style: Literal["boxed", "r1", "plain"] = "boxed"  # instruction added to the problem: `r3bench prompts` prints it
+    style: Literal["boxed", "r1", "plain"] = "boxed"  # as data.style; not given: the training prompt's
     system: str | None = None  # as data.system; null: the training prompt's
     template: str | None = None  # as data.template; null: the training prompt's
     require_boxed: bool = True  # only a boxed answer counts; false: "the answer is ..." and the last number do too
@@ -223,6 +229,10 @@ class EvalSection:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise ValueError(f"{name}: got {value}, expected at least 1 or null")
+        if self.template is not None and self.style != "boxed":
+            raise ValueError(
+                f"template: got one beside style '{self.style}', which it would replace; expected one of them"
+            )
         if not self.tasks or len(set(self.tasks)) != len(self.tasks):
             raise ValueError(f"tasks: got {list(self.tasks)}, expected a list of distinct names")
 

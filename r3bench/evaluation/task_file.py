@@ -19,6 +19,21 @@ class _Loose(yaml.SafeLoader):
 
 _Loose.add_multi_constructor("!", lambda loader, suffix, node: f"!{suffix} {node.value}")
 MODULE = "!function "
+FILES = (".jsonl", ".parquet", ".csv", ".tsv")  # of questions
+GIVEN = {"style", "template", "folder"}  # arguments of a loader that r3bench gives
+OURS = {"file", "scorer", "threshold", "columns"}  # arguments by which our own loader is known
+TAKEN = {"prompt", "prompts", "completions", "scorer", "threshold"}  # columns that a scorer gets from us
+KINDS: dict[str, tuple[tuple[type, ...], str]] = {
+    "file": ((str,), "a path"),
+    "problem": ((str,), "a column's name"),
+    "answer": ((str,), "a column's name"),
+    "id": ((str,), "a column's name"),
+    "columns": ((list, tuple), "a list of columns"),
+    "scorer": ((str,), "./file.py:function or package.module:function"),
+    "threshold": ((int, float), "a number"),
+    "items": ((int, Mapping), "a whole number"),
+    "split": ((str,), "a split's name"),
+}
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -72,8 +87,9 @@ def check_file(path: Path, name: str) -> None:
     details = values.get("dataset_kwargs") or {}
     if not isinstance(details, Mapping):
         raise ConfigError(f"{path}: dataset_kwargs: got {details!r:.80}, expected a mapping")
+    _check_details(path, values.get("custom_dataset"), details)
     if isinstance(file := details.get("file"), str) and not (found := beside(file, path.parent)).is_file():
-        known = [near.name for near in found.parent.glob("*") if near.suffix in (".jsonl", ".parquet")]
+        known = [near.name for near in found.parent.glob("*") if near.suffix in FILES]
         raise DataError(
             f"{path}: dataset_kwargs.file: {found}: no such file{nearest(found.name, known) if known else ''}"
         )
@@ -88,6 +104,43 @@ def check_file(path: Path, name: str) -> None:
                 f"{path}: dataset_kwargs.name: '{stem}': no hub data set is known and {tried}; "
                 "'file: ./questions.jsonl' names a file beside the task's"
             )
+
+
+def _check_details(path: Path, loader: Any, details: Mapping[str, Any]) -> None:
+    """Refuse keys that the function which loads the questions would pass over: one with `**_` takes and drops any."""
+    if isinstance(loader, str) and loader.startswith(MODULE):
+        module, _, function = loader.removeprefix(MODULE).strip().rpartition(".")
+        known = _arguments((path.parent / f"{module.replace('.', '/')}.py").read_bytes()).get(function)
+        for key in details:
+            if known is not None and key not in known:
+                raise ConfigError(f"{path}: dataset_kwargs.{key}: unknown key{nearest(str(key), known - GIVEN)}")
+        if function != "load" or known is None or not known >= OURS:
+            return
+        for key, (kinds, expected) in KINDS.items():
+            if (value := details.get(key)) is not None and (
+                not isinstance(value, kinds) or isinstance(value, bool) or (key == "columns" and not _texts(value))
+            ):
+                raise ConfigError(f"{path}: dataset_kwargs.{key}: got {value!r:.80}, expected {expected}")
+        if taken := [name for name in details.get("columns") or () if name in TAKEN]:
+            raise ConfigError(
+                f"{path}: dataset_kwargs.columns: got '{taken[0]}', which is a name of ours; rename it in the data"
+            )
+        if "threshold" in details and "scorer" not in details:
+            raise ConfigError(f"{path}: dataset_kwargs.threshold: got {details['threshold']!r} without a scorer")
+
+
+def _texts(value: Any) -> bool:
+    return all(isinstance(item, str) for item in value)
+
+
+@functools.lru_cache(maxsize=8)
+def _arguments(source: bytes) -> dict[str, set[str]]:
+    """Functions of a Python source that drop what they don't know (`**_`), with the arguments that they know."""
+    found = {}
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.FunctionDef) and node.args.kwarg is not None and node.args.kwarg.arg.startswith("_"):
+            found[node.name] = {arg.arg for arg in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)}
+    return found
 
 
 def _functions(values: Any, key: str = "") -> Iterator[tuple[str, str]]:
@@ -107,7 +160,7 @@ def _check_function(path: Path, key: str, text: str) -> None:
     if not file.is_file():
         raise ConfigError(f"{path}: {key}: '!function {text}': no {file.name} beside it")
     try:
-        names = _names(file.read_text(encoding="utf-8"))
+        names = _names(file.read_bytes())
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise ConfigError(f"{path}: {key}: {file}: not valid Python: {error}") from error
     if function not in names and "*" not in names:
@@ -115,7 +168,7 @@ def _check_function(path: Path, key: str, text: str) -> None:
 
 
 @functools.lru_cache(maxsize=8)  # tasks share one file of functions
-def _names(source: str) -> set[str]:
+def _names(source: bytes) -> set[str]:
     """What a Python source binds to a name, anywhere in it; '*' for an import of everything."""
     nodes = list(ast.walk(ast.parse(source)))
     names = {node.name for node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}

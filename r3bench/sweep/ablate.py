@@ -31,6 +31,7 @@ from r3bench.sweep.study import Study
 from r3bench.sweep.tuning import check_tuning, run_search, space_of, tuning_folder, winners
 from r3bench.sweep.tuning import job as tuning_job
 from r3bench.sweep.worker import run_job
+from r3bench.training.tracking import check_trackers
 
 
 def open_study(grid: Grid | str, runs: Path, name: str | None = None) -> Study:
@@ -163,6 +164,9 @@ def check_to_do(study: Study) -> None:
     left = [cell for cell in study.cells if not study.paths(cell).record.exists()]
     trained = [cell.recipe for cell in left if cell.factors != BASE_MODEL]
     untrained = [cell.recipe for cell in left if cell.factors == BASE_MODEL] + tuned_on(study)
+    if study.grid.executor.kind in ("inline", "local"):  # here, and with these packages
+        for recipe in trained:
+            check_trackers(recipe.trainer)
     if left:
         unreachable = tried_apart(trained, measured_only=untrained)
         if unreachable:

@@ -10,30 +10,30 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from r3bench import catalog, project, source
 from r3bench.config.load import parse_recipe, resolved
-from r3bench.config.sections import BUILT_IN, DataSection, EvalSection, Recipe
+from r3bench.config.sections import BUILT_IN, DataSection, Recipe
 from r3bench.config.strict import build
 from r3bench.config.trainer_fields import trainer_value
 from r3bench.errors import ConfigError, R3BenchError, Unreachable, first_line
 from r3bench.evaluation.task_file import check_file
 from r3bench.files import read_json, write_json
 from r3bench.prompts import fill, prompt_of
+from r3bench.sweep.asked import ask_components, ask_rewards, made_up, more, spread
+from r3bench.sweep.fits import Model, check_evaluation_prompts, check_numbers, check_training_prompts
+from r3bench.sweep.patience import within
 from r3bench.training import data_sources
 from r3bench.training.columns import check_columns, further_columns
 from r3bench.training.component import Component, Facts, check_declared
 from r3bench.training.names import check_names
 
-ROWS = 8  # of the data, that templates and rewards are tried on
+ROWS = 16  # of data on a hub or in a large file, that everything is tried on
 WHOLE = 20_000_000  # bytes of a file of questions up to which all of it is read
-ALSO = {  # keyword arguments of a reward function besides the data's columns, as TRL gives them
-    "trainer_state": None, "log_extra": lambda *_: None, "log_metric": lambda *_: None, "environments": None,
-}  # fmt: skip
 MOMENTS = (
     "plan", "entropy_rows", "score", "keep", "probe", "mix", "rescale", "observe", "state_dict", "load_state_dict",
 )  # fmt: skip
@@ -92,8 +92,9 @@ def check_instances(recipe: Recipe) -> None:
         where = f"component '{name}'"
         path = catalog.component_names()[name]
         try:
-            instance = kind(build(kind.Config, settings, f"components.{name}"), facts(recipe))
-            json.dumps(_plain(instance.state_dict()))
+            with within(f"{path}: {where}: making it"):
+                instance = kind(build(kind.Config, settings, f"components.{name}"), facts(recipe))
+                json.dumps(_plain(instance.state_dict()))
         except R3BenchError:
             raise
         except (Exception, SystemExit) as error:
@@ -124,7 +125,7 @@ def _check_moments(instance: Component, where: str) -> None:
 
 
 def facts(recipe: Recipe) -> Facts:
-    """What a component is told of a trainer, without one: a token is a byte."""
+    """What a component is told of a trainer, without one: a token is a byte"""
     rows = int(trainer_value(recipe.trainer, "per_device_train_batch_size"))
     generations = int(trainer_value(recipe.trainer, "num_generations"))
     return Facts(
@@ -135,9 +136,17 @@ def facts(recipe: Recipe) -> Facts:
         max_completion_length=int(trainer_value(recipe.trainer, "max_completion_length")),
         temperature=float(trainer_value(recipe.trainer, "temperature")),
         scale_rewards=str(trainer_value(recipe.trainer, "scale_rewards")),
-        decode=lambda ids: bytes(i % 256 for i in ids).decode(errors="replace"),
-        encode=lambda text: list(text.encode()),
+        decode=_decoded,
+        encode=_encoded,
     )
+
+
+def _decoded(ids: Sequence[int]) -> str:
+    return bytes(int(i) % 256 for i in ids).decode(errors="replace")
+
+
+def _encoded(text: str) -> list[int]:
+    return list(text.encode())
 
 
 # ------------------------------------------------------------------------------------------------ the whole of it
@@ -156,155 +165,158 @@ def tried(recipes: Iterable[Recipe], *, measured_only: Iterable[Recipe] = ()) ->
     recipes, untrained = list(recipes), list(measured_only)
     look([*recipes, *untrained])
     unreachable: list[str] = []
-    for recipe in _distinct([*recipes, *untrained], lambda recipe: recipe.model):
-        _try_model(recipe)
-    for recipe in _distinct(recipes, lambda recipe: (recipe.data, recipe.reward)):
-        try:
-            _try_data(recipe)
-        except Unreachable as error:
-            unreachable.append(str(error))
-    for recipe in _distinct([*recipes, *untrained], lambda recipe: _prompted(recipe.eval)):
-        for name in recipe.eval.tasks:
+
+    def each(part: Any, of: Sequence[Recipe], attempt: Callable[[Recipe], object]) -> None:
+        for recipe in _distinct(of, part):
             try:
-                _try_task(name, recipe.eval)
+                attempt(recipe)
             except Unreachable as error:
                 unreachable.append(str(error))
+
+    models: dict[str, Model] = {}
+
+    def model(recipe: Recipe) -> Model | None:
+        """The recipe's model; None where it can't be reached, which is said once."""
+        key = repr(recipe.model)
+        if key not in models:
+            try:
+                models[key] = Model(recipe)
+            except Unreachable as error:
+                unreachable.append(str(error))
+                return None
+        return models[key]
+
+    loaded: dict[str, Any] = {}
+
+    def questions(recipe: Recipe) -> Any:
+        key = repr(recipe.data)
+        if key not in loaded:
+            loaded[key] = _questions(recipe.data)
+        return loaded[key]
+
+    def rewards(recipe: Recipe) -> None:
+        ask_rewards(recipe, questions(recipe))
+
+    def components(recipe: Recipe) -> None:
+        ask_components(recipe, questions(recipe), facts(recipe))
+
+    def numbers(recipe: Recipe) -> None:
+        known = _whole(recipe.data) or recipe.data.limit is not None
+        check_numbers(recipe, len(questions(recipe)) if known else None)
+
+    def prompts(recipe: Recipe) -> None:
+        policy = model(recipe)
+        if policy is not None:
+            check_training_prompts(recipe, questions(recipe), policy)
+
+    def tasks(recipe: Recipe) -> None:
+        for name in recipe.eval.tasks:
+            try:
+                _try_task(name, recipe, model(recipe))
+            except Unreachable as error:
+                unreachable.append(str(error))
+
+    everything = [*recipes, *untrained]
+    each(lambda recipe: recipe.model, everything, model)
+    each(lambda recipe: (recipe.trainer, recipe.data), recipes, numbers)
+    each(lambda recipe: (recipe.data, recipe.reward), recipes, rewards)
+    each(lambda recipe: (recipe.data, recipe.components, facts(replace(recipe, seed=0))), recipes, components)
+    each(_lengths, recipes, prompts)
+    each(lambda recipe: (recipe.model, *_prompted(recipe)), everything, tasks)
     return list(dict.fromkeys(unreachable))
 
 
-def _prompted(section: EvalSection) -> tuple[object, ...]:
-    return section.tasks, section.style, section.system, section.template, section.require_boxed
+def _lengths(recipe: Recipe) -> tuple[object, ...]:
+    vllm = trainer_value(recipe.trainer, "use_vllm")
+    asked = [trainer_value(recipe.trainer, key) for key in ("max_completion_length", "chat_template_kwargs")]
+    return recipe.model, recipe.data, asked, (recipe.trainer, recipe.components) if vllm else None
 
 
-def _try_model(recipe: Recipe) -> None:
-    name = recipe.model.name
-    folder = project.located(name)
-    if not folder.is_dir() or (folder / "adapter_config.json").is_file():
-        return
-    from r3bench.training.models import check_folder
-
-    check_folder(folder, name)
+def _prompted(recipe: Recipe) -> tuple[object, ...]:
+    section = recipe.eval
+    cap = section.max_tokens or trainer_value(recipe.trainer, "max_completion_length")
+    return section.tasks, section.style, section.system, section.template, section.require_boxed, section.limit, cap
 
 
-def _try_data(recipe: Recipe) -> None:
+def _whole(section: DataSection) -> bool:
+    """Whether all of the data is loaded: a generator's, and a file that isn't large."""
+    kind = data_sources.kind_of(section)
+    return kind == "generator" or (kind == "file" and project.located(section.name).stat().st_size <= WHOLE)
+
+
+def _questions(section: DataSection) -> Any:
     from r3bench.training.data import load_questions
 
-    section = recipe.data
-    kind = data_sources.kind_of(section)
-    path = project.located(section.name)
-    whole = kind in ("file", "generator") and not (kind == "file" and path.stat().st_size > WHOLE)
-    if not whole:
-        section = replace(section, limit=min(section.limit or ROWS, ROWS))
-    questions = load_questions(section)
-    ask_rewards(recipe, questions.select(range(min(ROWS, len(questions)))))
+    return load_questions(section if _whole(section) else replace(section, limit=min(section.limit or ROWS, ROWS)))
 
 
-def ask_rewards(recipe: Recipe, questions: Any) -> None:
-    """Call every reward function on made-up answers to the first questions, and grade a gold one.
-
-    Raises:
-        ConfigError: a function can't be called, raises, or gives something else than a number per answer; or the gold
-            answer isn't right by what decides.
-    """
-    from r3bench.grading import Grader
-    from r3bench.training.rewards import Correctness, reward_functions
-
-    rows = list(questions)
-    answers = [f"The answer is \\boxed{{{row['answer']}}}." for row in rows]
-    with Grader(recipe.reward.timeout, 1, recipe.reward.require_boxed) as grader:
-        for number, function in enumerate(reward_functions(recipe.reward, grader)):
-            names = recipe.reward.used
-            said = names[number] if number < len(names) else "length_bonus"
-            where = f"reward.functions[{number}]: '{said}'"
-            if isinstance(function, Correctness):
-                thought = "<think>\n</think>\n" if recipe.reward.thinking == "required" else ""
-                verdict = function([thought + answers[0]], [rows[0]["answer"]])[0]
-                if verdict != 1:
-                    reason = grader.grade([answers[0]], [rows[0]["answer"]])[0].reason
-                    raise ConfigError(
-                        f"{recipe.data.name}: data.answer: the gold answer {rows[0]['answer']!r:.80} of question "
-                        f"'{rows[0]['question_id']}' can't be graded as right ({reason})"
-                    )
-                function(answers, [row["answer"] for row in rows])
-            elif said == "length_bonus":
-                function([[0]] * len(rows))
-            else:
-                made_up = [*answers[:-1], ""] if len(answers) > 1 else answers
-                _ask(function, where, rows, made_up)
-
-
-def _ask(function: Any, where: str, rows: Sequence[Mapping[str, Any]], answers: Sequence[str]) -> None:
-    from r3bench.evaluation.scorer import awaited, checked
-
-    columns = {key: [row[key] for row in rows] for key in rows[0] if key != "prompt"}
-    arguments = {
-        "prompts": [row["prompt"] for row in rows],
-        "completions": [[{"role": "assistant", "content": answer}] for answer in answers],
-        "completion_ids": [list(answer.encode()) for answer in answers],
-        **columns,
-        **ALSO,
-    }
-    try:
-        signature = inspect.signature(getattr(function, "__wrapped__", function))
-    except (TypeError, ValueError):
-        signature = None
-    if signature is not None:
-        try:
-            signature.bind(**arguments)
-        except TypeError as error:
-            missing = str(error)
-            raise ConfigError(
-                f"{where} can't be called: {missing}; it is called with prompts, completions, completion_ids, the "
-                f"columns {', '.join(columns)} (others are named in data.columns) and more, so it takes **kwargs"
-            ) from error
-    try:
-        given = awaited(function(**arguments))
-    except (Exception, SystemExit) as error:
-        raise ConfigError(f"{where} raised {type(error).__name__}: {first_line(error)}") from error
-    try:
-        values = list(given)
-    except TypeError as error:
-        raise ConfigError(f"{where} gave {given!r:.80}, expected a list with a number or None per answer") from error
-    checked(values, len(answers), where)
-
-
-def _try_task(name: str, section: EvalSection) -> None:
-    """Load a task and grade every gold answer of it."""
+def _try_task(name: str, recipe: Recipe, model: Model | None) -> None:
+    """Load a task and its prompts, and grade its gold answers."""
     from r3bench.evaluation.scorer import named_in
     from r3bench.evaluation.tasks import load_task
-    from r3bench.grading import Grader
 
+    section = recipe.eval
     path = catalog.task_path(name)
-    task = load_task(name, section.style, prompt_of(section, "eval").template)
+    prompt = prompt_of(section, "eval")
+    task = load_task(name, section.style, prompt.template)
     docs = list(task.test_docs())
     if not docs:
         raise ConfigError(f"{path}: it has no questions")
-    for key in ("id", "problem", "answer"):
-        if not isinstance(docs[0].get(key), str):
-            raise ConfigError(
-                f"{path}: its questions' column '{key}' holds {docs[0].get(key)!r:.60}, expected a text; what a task's "
-                "questions need is id, problem, answer, and what doc_to_text names"
-            )
-    text = task.doc_to_text(docs[0])
-    if not isinstance(text, str) or not text.strip():
-        raise ConfigError(f"{path}: doc_to_text: gives {text!r:.60} for question '{docs[0]['id']}', expected a text")
-    own = named_in(docs, str(path))
-    if own is not None:
-        first = own.grade_docs([docs[0]["answer"]], docs[:1])[0]
-        own.values([""], docs[:1])
-        if not first.correct:
-            raise ConfigError(
-                f"{path}: the gold answer of question '{docs[0]['id']}', {docs[0]['answer']!r:.60}, isn't right by the "
-                f"task's scorer ({first.reason})"
-            )
-        return
-    with Grader(workers=1, require_boxed=section.require_boxed) as grader:
-        found = grader.grade([f"\\boxed{{{doc['answer']}}}" for doc in docs[:1]], [doc["answer"] for doc in docs[:1]])
-    for doc, verdict in zip(docs[:1], found, strict=True):
+    texts, problems = set(), set()
+    for doc in (docs[place] for place in spread(len(docs))):
+        for key in ("id", "problem", "answer"):
+            if not isinstance(doc.get(key), str):
+                raise ConfigError(
+                    f"{path}: its questions' column '{key}' holds {doc.get(key)!r:.60}, expected a text; what a task's "
+                    "questions need is id, problem, answer, and what doc_to_text names"
+                )
+        text = task.doc_to_text(doc)
+        if not isinstance(text, str) or not text.strip():
+            raise ConfigError(f"{path}: doc_to_text: gives {text!r:.60} for question '{doc['id']}', expected a text")
+        texts.add(text)
+        problems.add(doc["problem"])
+    if len(texts) == 1 < len(problems):
+        raise ConfigError(
+            f"{path}: doc_to_text: gives {texts.pop()!r:.60} for every question; expected a column's name, such as "
+            "'prompt', or a template such as '{{prompt}}'"
+        )
+    with within(f"{path}: scorer: importing it"):
+        own = named_in(docs, str(path))
+    (_grade if own is None else _judge)(path, docs, own or section.require_boxed)
+    if model is not None:
+        check_evaluation_prompts(recipe, task, docs, prompt.system, model)
+
+
+def _grade(path: Path, docs: Sequence[Mapping[str, Any]], require_boxed: Any) -> None:
+    """Grade every gold answer as if a model had given it."""
+    from r3bench.grading import Grader
+
+    golds = [doc["answer"] for doc in docs]
+    with Grader(workers=1, require_boxed=require_boxed) as grader:
+        found = grader.grade([f"\\boxed{{{gold}}}" for gold in golds], golds)
+    wrong = [place for place, verdict in enumerate(found) if not verdict.correct]
+    if wrong:
+        doc, more = docs[wrong[0]], f" ({len(wrong)} of {len(docs)} like it)" if len(wrong) > 1 else ""
+        raise ConfigError(
+            f"{path}: the gold answer of question '{doc['id']}', {doc['answer']!r:.60}, can't be graded as right "
+            f"({found[wrong[0]].reason}){more}"
+        )
+
+
+def _judge(path: Path, docs: Sequence[Mapping[str, Any]], own: Any) -> None:
+    """Let a task's own scorer judge gold answers, and odd ones."""
+    more(len(docs), lambda places: _judge_some(path, [docs[place] for place in places], own))
+
+
+def _judge_some(path: Path, some: Sequence[Mapping[str, Any]], own: Any) -> None:
+    with within(f"{path}: scorer"):
+        found = own.grade_docs([doc["answer"] for doc in some], some)
+        own.values(made_up([doc["answer"] for doc in some]), some)
+    for doc, verdict in zip(some, found, strict=True):
         if not verdict.correct:
             raise ConfigError(
-                f"{path}: the gold answer of question '{doc['id']}', {doc['answer']!r:.60}, can't be graded as right "
-                f"({verdict.reason})"
+                f"{path}: the gold answer of question '{doc['id']}', {doc['answer']!r:.60}, isn't right by the "
+                f"task's scorer ({verdict.reason})"
             )
 
 

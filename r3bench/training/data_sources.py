@@ -1,5 +1,6 @@
 """Where the rows of a data set come from: a file, `$R3BENCH_DATA`, the hub, or the generator."""
 
+import csv
 import json
 import os
 import re
@@ -15,6 +16,7 @@ from r3bench.errors import DataError, Unreachable, first_line, nearest
 from r3bench.training import embedded
 from r3bench.training.gym import gym_rows
 
+FILES = (".jsonl", ".parquet", ".csv", ".tsv")  # endings of files of questions
 Row = tuple[str, dict[str, Any]]  # where it stands ('file:line 3', 'org/name row 3') and its columns
 MATH_SUBJECTS = (
     "algebra", "counting_and_probability", "geometry", "intermediate_algebra", "number_theory", "prealgebra",
@@ -113,12 +115,12 @@ def kind_of(section: DataSection) -> Literal["embedded", "known", "file", "gener
         )
     if name in KNOWN:
         return "known"
-    if name.endswith((".jsonl", ".parquet")) or name.startswith((".", "/", "~")) or project.located(name).is_file():
+    if name.endswith(FILES) or name.startswith((".", "/", "~")) or project.located(name).is_file():
         return "file"
     hub, _, _ = name.partition(":")
     if hub.count("/") != 1 or not all(hub.split("/")):
         raise DataError(
-            f"data.name: got '{name}', expected a known set, a .jsonl or .parquet file, or a hub id 'org/name'"
+            f"data.name: got '{name}', expected a known set, a file ({', '.join(FILES)}), or a hub id 'org/name'"
             f"{nearest(name, [*embedded.CAPS, *KNOWN])}"
         )
     return "hub"
@@ -175,8 +177,13 @@ def _known(section: DataSection, known: KnownSet) -> tuple[Iterator[Row], DataSe
 
 
 def local(path: Path) -> Iterator[Row]:
-    """Rows of a .jsonl or .parquet file; a line that isn't a JSON object is a `DataError` that names it."""
+    """Rows of a .jsonl, .parquet, .csv or .tsv file; one that can't be read is a `DataError` that names it.
+
+    The cells of a CSV file are texts, an empty one is None.
+    """
     check_file(path)
+    if path.suffix in (".csv", ".tsv"):
+        return _csv(path)
     return _parquet(path) if path.suffix == ".parquet" else _jsonl(path)
 
 
@@ -187,10 +194,10 @@ def check_file(path: Path) -> None:
         DataError: naming the nearest file.
     """
     if not path.is_file():
-        known = [p.name for p in path.parent.glob("*") if p.suffix in (".jsonl", ".parquet")]
+        known = [p.name for p in path.parent.glob("*") if p.suffix in FILES]
         raise DataError(f"{path}: no such file{nearest(path.name, known) if known else ''}")
-    if path.suffix not in (".jsonl", ".parquet"):
-        raise DataError(f"{path}: expected a name that ends in .jsonl or .parquet")
+    if path.suffix not in FILES:
+        raise DataError(f"{path}: expected a name that ends in {', '.join(FILES[:-1])} or {FILES[-1]}")
 
 
 def _jsonl(path: Path) -> Iterator[Row]:
@@ -210,6 +217,31 @@ def _jsonl(path: Path) -> Iterator[Row]:
             if not isinstance(row, dict):
                 raise DataError(f"{where}: got {type(row).__name__}, expected an object with columns")
             yield where, row
+
+
+def _csv(path: Path) -> Iterator[Row]:
+    csv.field_size_limit(2**31 - 1)  # a worked solution is longer than the module's default
+    with open(path, encoding="utf-8-sig", newline="") as file:
+        try:
+            first = file.readline()
+            file.seek(0)
+            # what separates the names of the columns separates everything
+            reader = csv.reader(file, delimiter=max("\t" if path.suffix == ".tsv" else ",;\t", key=first.count))
+            names = next(reader, [])
+            twice = next((name for name in names if names.count(name) > 1), None)
+            if twice is not None:
+                raise DataError(f"{path}:1: the column '{twice}' stands there twice")
+            for cells in reader:
+                where = f"{path}:{reader.line_num}"
+                if not any(cells):
+                    continue
+                if len(cells) != len(names):
+                    raise DataError(f"{where}: {len(cells)} cells, but {len(names)} columns are named")
+                yield where, {name: cell or None for name, cell in zip(names, cells, strict=True)}
+        except UnicodeDecodeError as error:
+            raise DataError(f"{path}: not UTF-8 text ({error.reason} at byte {error.start})") from error
+        except csv.Error as error:
+            raise DataError(f"{path}: not readable as CSV ({error})") from error
 
 
 def _parquet(path: Path) -> Iterator[Row]:

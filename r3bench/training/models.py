@@ -1,5 +1,6 @@
 """The policy named in a recipe: a built-in one, a local folder, or a hub id."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from transformers import (
 
 from r3bench import project
 from r3bench.config.sections import ModelSection
-from r3bench.errors import ConfigError
+from r3bench.errors import ConfigError, nearest
 from r3bench.training import embedded, embedded_model, smollm
 from r3bench.training.model_cache import cached_folder
 from r3bench.training.names import ADAPTER, BUILT_IN, check_model_name
@@ -68,6 +69,68 @@ def check_folder(folder: Path, name: str) -> None:
             f"model.name: '{name}' has no weights (*.safetensors), expected a folder saved with save_pretrained"
         )
     check_tokenizer(tokenizer, name)
+
+
+def without_weights(section: ModelSection) -> PreTrainedModel:
+    """The model of `section` as it would be loaded, with shapes and no weights.
+
+    Raises:
+        ConfigError: as `load_model`, and for a configuration that describes no model.
+    """
+    source, options = _source(section)
+    try:
+        config = AutoConfig.from_pretrained(source, trust_remote_code=False, **options)
+        with torch.device("meta"):
+            return AutoModelForCausalLM.from_config(config, trust_remote_code=False)
+    except Exception as error:  # whatever a class makes of odd numbers in its configuration
+        raise ConfigError(f"model.name: '{section.name}' can't be loaded: {_reason(error)}") from error
+
+
+def check_shapes(folder: Path, bare: PreTrainedModel, tokens: int, name: str) -> None:
+    """Refuse weights of other shapes than the configuration says, and a tokenizer with more tokens than embeddings.
+
+    Args:
+        folder: of the model.
+        bare: `without_weights` of it.
+        tokens: of the tokenizer.
+        name: for messages.
+
+    Raises:
+        ConfigError: naming the first one.
+    """
+    if getattr(bare.config, "quantization_config", None) is not None:
+        return  # packed weights have shapes of their own
+    expected = {key: tuple(value.shape) for key, value in bare.state_dict().items()}
+    for path in sorted(folder.glob("*.safetensors")):
+        with safe_open(path, framework="pt") as file:
+            for key in file.keys():  # noqa: SIM118, no mapping
+                shape = tuple(file.get_slice(key).get_shape())
+                if shape != expected.get(key, shape):
+                    raise ConfigError(
+                        f"model.name: '{name}': {path.name}: {key} is {shape}, but by config.json it is {expected[key]}"
+                    )
+    embeddings: Any = bare.get_input_embeddings()
+    rows = int(embeddings.weight.shape[0])
+    if tokens > rows:
+        raise ConfigError(
+            f"model.name: '{name}': its tokenizer has {tokens} tokens and the model embeddings for {rows}: they don't "
+            "belong together"
+        )
+
+
+def check_targets(targets: str | Sequence[str], bare: PreTrainedModel) -> None:
+    """Refuse adapters for modules that the model lacks.
+
+    Raises:
+        ConfigError: naming the nearest module.
+    """
+    if isinstance(targets, str):  # 'all-linear', or a regular expression
+        return
+    known = {name.rpartition(".")[2] for name, module in bare.named_modules() if isinstance(module, torch.nn.Linear)}
+    paths = [name for name, _ in bare.named_modules()]
+    for target in targets:
+        if not any(path == target or path.endswith(f".{target}") for path in paths):
+            raise ConfigError(f"model.lora.target_modules: the model has no '{target}'{nearest(target, known)}")
 
 
 def check_tokenizer(tokenizer: PreTrainedTokenizerBase, name: str) -> None:

@@ -24,6 +24,7 @@ from r3bench.grading.extract import THOUGHT_END
 from r3bench.records import RunPaths, TrainRecord, read_train, write_train
 from r3bench.training import checkpoint, trl_adapter
 from r3bench.training.args import R3Config
+from r3bench.training.batches import check_ends, check_questions, check_save_steps
 from r3bench.training.budget import StopAtTokens
 from r3bench.training.callbacks import MetricsFile, Progress, RoomForCheckpoint, StopOnSignal
 from r3bench.training.context import engine_context
@@ -76,7 +77,8 @@ def build_trainer(
             "special token, which is left out of the text that rewards see; expected 'ignored'"
         )
     questions = load_questions(recipe.data)
-    _check_questions(len(questions), arguments)
+    check_questions(len(questions), arguments)
+    check_ends(len(questions), arguments)
     arguments.vllm_max_model_length = engine_context(recipe, questions, tokenizer, positions(model.config))
     try:
         with (
@@ -105,41 +107,6 @@ def _engine(recipe: Recipe, arguments: R3Config, model: Any) -> dict[str, Any]:
     compute = compute_dtype(arguments, str(model.dtype).removeprefix("torch."))
     revision = recipe.model.revision
     return {"dtype": compute} | ({"revision": revision, "tokenizer_revision": revision} if revision else {})
-
-
-def _check_questions(count: int, arguments: R3Config) -> None:
-    need = int(arguments.generation_batch_size or 1) // int(arguments.num_generations or 1)
-    if count < need:
-        raise ConfigError(
-            f"data: {count} questions, expected at least {need}: a batch of {arguments.generation_batch_size} rows has "
-            f"{need} groups of {arguments.num_generations}, and TRL trains on whole batches only"
-        )
-    save = arguments.save_steps
-    if arguments.save_strategy == "steps" and save >= 1 and not closed_at(int(save), count, arguments):
-        limit = int(save) + _updates(count, arguments)[1] * _steps_per_batch(arguments)
-        fitting = [n for n in range(1, limit + 1) if n % _steps_per_batch(arguments) == 0]
-        nearest = min((n for n in fitting if closed_at(n, count, arguments)), key=lambda n: (abs(n - save), n))
-        raise ConfigError(
-            f"trainer.save_steps: got {save:g}, but epochs of {count} questions end within an update, so some "
-            f"checkpoints would cut a sampled batch in two and couldn't be resumed exactly; nearest: {nearest}"
-        )
-
-
-def _updates(questions: int, arguments: R3Config) -> tuple[int, int]:
-    """Micro-steps and updates of an epoch; its last update takes what is left."""
-    groups = int(arguments.generation_batch_size or 1) // int(arguments.num_generations or 1)
-    micro_steps = questions // groups * int(arguments.steps_per_generation or 1) * arguments.num_iterations
-    return micro_steps, math.ceil(micro_steps / arguments.gradient_accumulation_steps)
-
-
-def closed_at(save: int, questions: int, arguments: R3Config) -> bool:
-    """Whether a sampled batch ends with every `save`-th update."""
-    window = int(arguments.steps_per_generation or 1) * arguments.num_iterations
-    micro_steps, updates = _updates(questions, arguments)
-    ends = (min(u * arguments.gradient_accumulation_steps, micro_steps) for u in range(1, updates + 1))
-    closed = [end % window == 0 for end in ends]
-    meets = math.gcd(save, updates)  # the updates of an epoch that are a multiple of `save` in some epoch
-    return all(closed[meets - 1 :: meets])
 
 
 def training_arguments(recipe: Recipe, paths: RunPaths) -> R3Config:
@@ -171,25 +138,8 @@ def training_arguments(recipe: Recipe, paths: RunPaths) -> R3Config:
         arguments = R3Config(**values)
     except (ValueError, TypeError, ImportError, OSError) as error:
         raise ConfigError(f"trainer: {error}") from error
-    _check_save_steps(arguments)
+    check_save_steps(arguments)
     return arguments
-
-
-def _steps_per_batch(arguments: R3Config) -> int:
-    """Updates until one ends together with a sampled batch, within an epoch."""
-    window = int(arguments.steps_per_generation or 1) * arguments.num_iterations
-    return window // math.gcd(window, arguments.gradient_accumulation_steps)
-
-
-def _check_save_steps(arguments: R3Config) -> None:
-    steps = _steps_per_batch(arguments)
-    save = arguments.save_steps  # below 1: a share of the run, which ends anywhere
-    if arguments.save_strategy == "steps" and (save % steps if save >= 1 else steps > 1):
-        close = max(1, round(save / steps)) * steps
-        raise ConfigError(
-            f"trainer.save_steps: got {save:g}, expected a multiple of {steps}: a sampled batch ends with "
-            f"every {steps}th update, and a checkpoint inside one can't be resumed exactly; nearest: {close}"
-        )
 
 
 def _adapters(model: ModelSection) -> Any:

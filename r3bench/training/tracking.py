@@ -20,16 +20,29 @@ def check_trackers(values: dict[str, Any]) -> None:
     Raises:
         ConfigError: a tracker whose package is missing, or a name close to a tracker's.
     """
-    named = values.get("report_to") or []
-    for name in [named] if isinstance(named, str) else named:
-        if name in PACKAGES:
-            if not any(find_spec(package) for package in PACKAGES[name]):
-                raise ConfigError(
-                    f"trainer.report_to: got '{name}', but the package {' or '.join(PACKAGES[name])} is missing "
-                    f"(pip install {PACKAGES[name][0]})"
-                )
-        elif "did you mean" in (hint := nearest(str(name), PACKAGES)):
+    check_tracker_names(values)
+    for name in _named(values):
+        if name in PACKAGES and not any(find_spec(package) for package in PACKAGES[name]):
+            raise ConfigError(
+                f"trainer.report_to: got '{name}', but the package {' or '.join(PACKAGES[name])} is missing "
+                f"(pip install {PACKAGES[name][0]})"
+            )
+
+
+def check_tracker_names(values: dict[str, Any]) -> None:
+    """Refuse a name in `report_to` that is close to a tracker's, wherever it may run.
+
+    Raises:
+        ConfigError: with the tracker's name.
+    """
+    for name in _named(values):
+        if name not in PACKAGES and "did you mean" in (hint := nearest(str(name), PACKAGES)):
             raise ConfigError(f"trainer.report_to: got '{name}'{hint}")
+
+
+def _named(values: dict[str, Any]) -> list[Any]:
+    found = values.get("report_to") or []
+    return [found] if isinstance(found, str) else list(found)
 
 
 def keep_in(folder: Path, trainer: Any) -> None:

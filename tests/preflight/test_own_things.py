@@ -131,6 +131,51 @@ def test_the_prompt_is_the_same_in_training_and_evaluation(mine: Path) -> None:
     assert task.doc_to_text(list(task.test_docs())[3]) == asked
 
 
+def test_the_style_of_training_is_that_of_evaluation(mine: Path) -> None:
+    """A recipe that says nothing of it for evaluation: a gain is never a change of prompt."""
+    path = str(mine / "ablations/recipes/mine.yaml")
+    changed(mine, {"data.template": None, "data.style": "plain"})
+    assert load_recipe(path).eval.style == "plain"
+    assert load_recipe(path, ["eval.limit=3", "data.style=r1"]).eval.style == "r1"
+    assert load_recipe(path, ["eval.style=boxed"]).eval.style == "boxed"
+    assert load_recipe(path, ["eval.template='{problem}!'"]).eval.style == "boxed"  # the template replaces it
+
+
+SEPARATED = {"comma": (",", "csv"), "semicolon": (";", "csv"), "tab": ("\t", "tsv")}
+
+
+@pytest.mark.parametrize("kind", SEPARATED)
+def test_questions_of_a_csv_file(mine: Path, r3bench, kind: str) -> None:
+    from r3bench.training.data import load_questions
+
+    by, ending = SEPARATED[kind]
+    for name in ("train", "heldout"):
+        frame = pd.read_json(mine / f"data/{name}.jsonl", lines=True)
+        frame["question"] = frame.question + f' Say "so{by} ünd"\nso.'
+        frame.to_csv(mine / f"data/{name}.{ending}", sep=by, index=False, encoding="utf-8-sig")
+    (mine / "rewards.py").write_text((mine / "rewards.py").read_text().replace("0.1 * number", "0.1 * int(number)"))
+    changed(mine, {"data.name": f"../../data/train.{ending}"})
+    (mine / "evals/own.yaml").write_text((mine / "evals/own.yaml").read_text().replace("jsonl", ending))
+    assert r3bench("validate", str(mine / "ablations/grid.yaml")).exit_code == 0
+    found = load_questions(load_recipe(str(mine / "ablations/recipes/mine.yaml")).data)
+    assert found["problem"][3] == f'Start with 3, add 1. Say "so{by} ünd"\nso.'
+    assert found["answer"][:3] == ["1", "2", "3"] and found["level"][2] == "2" and found["question_id"][0] == "train-0"
+
+
+@pytest.mark.parametrize(("text", "says"), [
+    ("uid,question,question\n", "the column 'question' stands there twice"),
+    ("uid,question,gold,level\na,b,1\n", "csv:2: 3 cells, but 4 columns are named"),
+    ("uid,question,gold,level\na,b,,1\n", "csv:2: column 'gold': the answer is empty"),
+    ("uid,question,gold,level\na,b\xfc,1,1\n".encode("latin-1"), "csv: not UTF-8 text"),
+    ("", "has no rows"),
+])  # fmt: skip
+def test_csv_files_that_are_no_questions(mine: Path, r3bench, text: str | bytes, says: str) -> None:
+    (mine / "data/train.csv").write_bytes(text if isinstance(text, bytes) else text.encode())
+    changed(mine, {"data.name": "../../data/train.csv"})
+    result = r3bench("validate", str(mine / "ablations/recipes/mine.yaml"))
+    assert result.exit_code == 2 and says in result.stderr, result.output
+
+
 def test_a_scorer_judges_answers_and_a_new_one_judges_them_anew(mine: Path, r3bench, tmp_path: Path) -> None:
     (mine / "judge.py").write_text(
         "def judge(completions, level, **_):\n    return [float('=' in c[-1]['content'] or n == 0) for c, n in zip(completions, level)]\n"
@@ -225,6 +270,7 @@ def test_generated_questions_have_their_own_scorer(folder: Path) -> None:
     values = {
         "data": {"name": "reasoning-gym:word_sorting", "options": {"size": 6, "seed": 4}},
         "eval": {"tasks": ["words"]},
+        "trainer": {"max_completion_length": 48},
     }
     recipe = parse_recipe(values, "recipe")
     assert recipe.reward.functions == ("reasoning_gym",) and recipe.reward.deciding == ("reasoning_gym",)

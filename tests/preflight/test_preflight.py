@@ -1,8 +1,10 @@
 """Mistakes that would only show after training are refused before it, by `validate` and by `ablate`, in one line."""
 # ruff: noqa: E501, a table of cases
 
+import itertools
 import json
 import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -41,6 +43,63 @@ def own_model(home: Path) -> None:
     changed(home, {"model": "../../model"})
 
 
+def model(change: Change | None = None, **settings: object) -> Change:
+    """A folder of one's own with the embedded model, changed."""
+
+    def copied(home: Path) -> None:
+        from r3bench.training.models import model_folder
+
+        shutil.copytree(model_folder("embedded"), home / "model")
+        changed(home, {"model": "../../model", **{k.replace("__", "."): v for k, v in settings.items()}})
+        if change is not None:
+            change(home / "model")
+
+    return copied
+
+
+def json_of(file: str, **values: object) -> Change:
+    return lambda folder: (folder / file).write_text(json.dumps(json.loads((folder / file).read_text()) | values))
+
+
+def chat(text: str) -> Change:
+    def change(folder: Path) -> None:
+        (folder / "chat_template.jinja").unlink(missing_ok=True)
+        json_of("tokenizer_config.json", chat_template=text)(folder)
+
+    return change
+
+
+def row(path: str, place: int, **values: object) -> Change:
+    def change(home: Path) -> None:
+        rows = [json.loads(line) for line in (home / path).read_text().splitlines()]
+        rows[place].update(values)
+        (home / path).write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+    return change
+
+
+def questions(count: int) -> Change:
+    rows = [{"uid": f"t{n}", "question": f"Add {n} to 1.", "gold": n + 1, "level": n} for n in range(count)]
+    return written("data/train.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+
+
+def both(*changes: Change) -> Change:
+    return lambda home: [change(home) for change in changes]
+
+
+def scorer(body: str) -> Change:
+    return both(
+        replaced("evals/own.yaml", "  id: uid", "  id: uid\n  scorer: ../rewards.py:judge"),
+        lambda home: (home / "rewards.py").write_text(
+            (home / "rewards.py").read_text() + f"\nimport time\ndef judge(completions, level, **_):\n    {body}\n"
+        ),
+    )
+
+
+NO_SYSTEM = (
+    "{% for m in messages %}{% if m['role'] == 'system' %}{{ raise_exception('no system role') }}{% endif %}"
+    "{{ m['content'] }}\n{% endfor %}"
+)
 CASES: dict[str, tuple[Change, str]] = {
     "task's file": (gone("evals/own.yaml"), r"eval\.tasks: no task 'own'"),
     "include": (gone("evals/_maths.yaml"), r"own\.yaml: include: '_maths\.yaml': no such file"),
@@ -113,6 +172,48 @@ CASES: dict[str, tuple[Change, str]] = {
     "component's arguments": (replaced("components/nudge.py", "groups, entropies)", "groups)"), r"nudge\.py: component 'nudge': score\(\) can't be asked"),
     "component's rounds": (replaced("components/nudge.py", "    shapes_reward = True", "    shapes_reward = True\n    resamples = True"), r"max_rounds"),
     "component's name": (replaced("components/nudge.py", 'name = "nudge"', 'name = "budge"'), r"nudge\.py: no Component subclass"),
+    "a gold among the data": (row("data/train.jsonl", 5, gold="}{"), r"data\.answer: the gold answer '\}\{' of question 'train-5'"),
+    "a gold among a task's": (row("data/heldout.jsonl", 6, gold="}{"), r"own\.yaml: the gold answer of question 'heldout-6'"),
+    "a task's gold that is no number": (row("data/heldout.jsonl", 6, gold=float("nan")), r"heldout\.jsonl:7: column 'gold' is empty"),
+    "a task's gold of another kind": (row("data/heldout.jsonl", 6, gold=True), r"heldout\.jsonl:7: column 'gold' holds True, expected a text or number"),
+    "a task's question of another kind": (row("data/heldout.jsonl", 6, question=7), r"heldout\.jsonl:7: column 'question' holds 7, expected a text"),
+    "a task's missing id": (row("data/heldout.jsonl", 6, uid=None), r"heldout\.jsonl:7: column 'uid' is empty"),
+    "a task's key": (replaced("evals/own.yaml", "  id: uid", "  id: uid\n  scorrer: ../rewards.py:near"), r"own\.yaml: dataset_kwargs\.scorrer: unknown key; did you mean 'scorer'"),
+    "a task's threshold": (replaced("evals/own.yaml", "  id: uid", "  id: uid\n  threshold: 0.5"), r"dataset_kwargs\.threshold: got 0\.5 without a scorer"),
+    "kind of a task's value": (replaced("evals/own.yaml", "[level]", "level"), r"dataset_kwargs\.columns: got 'level', expected a list"),
+    "a task's column of ours": (replaced("evals/own.yaml", "[level]", "[level, scorer]"), r"dataset_kwargs\.columns: got 'scorer', which is a name of ours"),
+    "a task's prompt that is a word": (replaced("evals/own.yaml", "task: own", "task: own\ndoc_to_text: promt"), r"own\.yaml: doc_to_text: gives 'promt' for every question"),
+    "scorer that raises for one row": (scorer("return [1 / (n - 5) and 1.0 for n in level]"), r"own\.yaml: scorer: 'judge' raised ZeroDivisionError"),
+    "scorer that hangs": (scorer("time.sleep(1e6)"), r"own\.yaml: scorer gave nothing within 0\.5 s"),
+    "reward that raises for one row": (both(questions(300), rewards("    return [1 / (n - 123) for n in kwargs['level']]")), r"'.*near' raised ZeroDivisionError"),
+    "reward that needs a box": (rewards("    return [float(c[-1]['content'].split('boxed{')[1] > '') for c in completions]"), r"'.*near' raised IndexError"),
+    "reward that sleeps": (rewards("    import time; time.sleep(1e6)"), r"'.*near' gave nothing within 0\.5 s"),
+    "reward that works for ever": (rewards("    while True:\n        try:\n            [1] * 9\n        except Exception: pass"), r"'.*near' gave nothing within 0\.5 s"),
+    "async reward that waits": (replaced("rewards.py", "    return [0.1", "    import asyncio; await asyncio.sleep(1e6)\n    return [0.1"), r"'.*later' gave nothing within 0\.5 s"),
+    "reward's file that hangs": (replaced("rewards.py", "async def", "import time\ntime.sleep(1e6)\n\n\nasync def"), r"importing them gave nothing within 0\.5 s"),
+    "template's format": (replaced("prompts/ask.txt", "{level}", "{level:02d}"), r"ask\.txt: data\.template: \{level:02d\} is not filled in; expected \{level\}"),
+    "template's space": (replaced("prompts/ask.txt", "{level}", "{ level }"), r"\{ level \} is not filled in"),
+    "column of the trainer's": (keys(data__columns=["level", "prompts"]), r"columns: got 'prompts', which is a name of the trainer's"),
+    "style beside a template": (keys(eval__style="r1", eval__template="{problem}"), r"eval: template: got one beside style 'r1'"),
+    "component that raises": (replaced("components/nudge.py", "in group.rows}", "in group.row}"), r"nudge\.py: component 'nudge': score\(\) raised AttributeError"),
+    "component that gives a list": (replaced("components/nudge.py", "return {", "return [0.1]  # {"), r"score\(\) gave \[0\.1\], expected a mapping"),
+    "component that gives too much": (replaced("components/nudge.py", "self.config.size for", "float('inf') for"), r"score\(\) gave inf for row 0"),
+    "component that hangs": (replaced("components/nudge.py", "        return {", "        import time; time.sleep(1e6)\n        return {"), r"score\(\) gave nothing within 0\.5 s"),
+    "model's chat template": (model(chat("{% for m in messages %}{{ m['content'] }")), r"'\./model': its chat template refuses the prompt \(data\.template\)"),
+    "chat without a system turn": (model(chat(NO_SYSTEM), data__system="Be brief."), r"refuses the prompt \(data\.system\): no system role"),
+    "chat without one in evaluation": (model(chat(NO_SYSTEM), eval__system="Be brief."), r"refuses the prompt \(eval\.system\): no system role"),
+    "model's shapes": (model(json_of("config.json", vocab_size=7)), r"'\./model': model\.safetensors: .* by config\.json it is \(7, 96\)"),
+    "model's cut weights": (model(lambda folder: (folder / "model.safetensors").write_bytes(b"cut")), r"'\./model' can't be loaded"),
+    "adapters' modules": (keys(model={"name": "embedded", "lora": {"target_modules": ["q_prj"]}}), r"target_modules: the model has no 'q_prj'; did you mean 'q_proj'"),
+    "revision of a folder": (keys(model={"name": "embedded", "revision": "main"}), r"model\.revision: got 'main', expected null"),
+    "model of a hub that can't be reached": (keys(model="nobody/nothing"), r"model\.name: 'nobody/nothing' can't be looked at"),
+    "prompt longer than the context": (written("prompts/ask.txt", "{problem} {level}" + " word" * 900), r"max_completion_length: got 24, but the model takes 512 tokens"),
+    "answers longer than the context": (keys(trainer__max_completion_length=999), r"max_completion_length: got 999, but the model takes 512"),
+    "evaluation longer than the context": (keys(eval__max_tokens=999), r"eval\.max_tokens: got 999, but with a prompt of \d+ tokens \(task 'own'\)"),
+    "fewer questions than a batch": (questions(1), r"data: 1 questions, expected at least 2"),
+    "checkpoints within a batch": (keys(trainer__save_steps=3, trainer__num_iterations=2), r"trainer\.save_steps: got 3, expected a multiple of 2"),
+    "evaluation of TRL's": (keys(trainer__eval_strategy="steps"), r"trainer\.eval_strategy: got 'steps', expected 'no'"),
+    "tracker's name": (keys(trainer__report_to="wandbb"), r"trainer\.report_to: got 'wandbb'; did you mean 'wandb'"),
     "model's folder": (own_model, r"model\.name: '.*model' can't be loaded"),
 }  # fmt: skip
 
@@ -121,9 +222,14 @@ CASES: dict[str, tuple[Change, str]] = {
 def test_a_mistake_is_refused_before_training(mine: Path, r3bench, case: str, tmp_path: Path, monkeypatch) -> None:
     change, says = CASES[case]
     monkeypatch.chdir(tmp_path / "elsewhere")
+    if "within" in says:
+        monkeypatch.setenv("R3BENCH_PATIENCE", "0.5")
     change(mine)
     for command in (("validate",), ("ablate", "--runs", str(tmp_path / "runs"))):
         result = r3bench(command[0], str(mine / "ablations/grid.yaml"), *command[1:])
+        if "can't be looked at" in says and command[0] == "validate":
+            assert result.exit_code == 0 and re.search(f"warning: {says}", result.stderr)  # perhaps it can elsewhere
+            continue
         assert result.exit_code == 2, result.output
         lines = [line for line in result.stderr.splitlines() if line.startswith("r3bench: ")]
         assert len(lines) == 1, result.stderr
@@ -152,6 +258,75 @@ def test_what_has_no_fault_passes(mine: Path, r3bench, tmp_path: Path, monkeypat
     for name in ("grid.yaml", "recipes/mine.yaml"):
         assert r3bench("validate", str(mine / "ablations" / name)).exit_code == 0
         assert r3bench("plan", str(mine / "ablations" / name)).exit_code == 0
+
+
+ODDITIES: dict[str, Change] = {
+    "byte-order marks": lambda home: [
+        (home / path).write_bytes(b"\xef\xbb\xbf" + (home / path).read_bytes())
+        for path in ("rewards.py", "prompts/ask.txt", "data/train.jsonl", "evals/own.yaml")
+    ],
+    "another encoding": replaced("rewards.py", "\ndef near", "# -*- coding: latin-1 -*-\ndef near"),
+    "braces of TeX": written("prompts/ask.txt", "{problem} \\frac{1}{2} \\text{level} {{level}} {level} \\boxed{}"),
+    "a reward that prints": rewards("    print('loud'); return [0.5 for _ in completions]"),
+    "a reward that abstains": rewards("    return [None for _ in completions]"),
+    "a reward that gives an array": rewards("    import numpy; return numpy.ones(len(completions))"),
+    "a model of one's own": model(),
+    "adapters": keys(model={"name": "embedded", "lora": {"target_modules": ["q_proj", "mlp.up_proj"]}}),
+    "questions that differ in kind": lambda home: [row(f"data/{name}.jsonl", 3, gold=gold)(home)
+        for name in ("train", "heldout") for gold in ("\\frac{1}{2}", "x^2+1", "\\text{Sunday}", 0.5)],
+    "a component with a state": replaced(
+        "components/nudge.py", "        return {",
+        "        assert self.step.step == 0 and not self.step.history.summaries(groups[0].question)\n        return {",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", ODDITIES)
+def test_what_is_odd_but_right_passes(mine: Path, r3bench, tmp_path: Path, monkeypatch, case: str) -> None:
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    ODDITIES[case](mine)
+    result = r3bench("validate", str(mine / "ablations/grid.yaml"), "--json")
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout)["warnings"] == []
+
+
+@pytest.mark.parametrize("text", ["", "0", "90", "soon", "-1", "inf"])
+def test_patience_is_seconds(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    from r3bench.sweep.patience import SECONDS, patience
+
+    monkeypatch.setenv("R3BENCH_PATIENCE", text)
+    if text in ("", "0", "90"):
+        assert patience() == (float(text) if text else SECONDS)
+    else:
+        with pytest.raises(R3BenchError, match=f"R3BENCH_PATIENCE: got '{text}', expected seconds"):
+            patience()
+
+
+def test_the_limit_leaves_another_timer_as_it_was(capsys: pytest.CaptureFixture) -> None:
+    import signal
+
+    from r3bench.sweep.patience import within
+
+    before = signal.signal(signal.SIGALRM, lambda *_: None)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 50, 7)
+        with within("it"):
+            print("said")
+        left, every = signal.setitimer(signal.ITIMER_REAL, 0)
+        assert 40 < left <= 50 and every == 7
+        assert capsys.readouterr() == ("", "said\n")
+    finally:
+        signal.signal(signal.SIGALRM, before)
+
+
+@pytest.mark.parametrize("count", [1, 2, 15, 16, 17, 1000])
+def test_questions_are_asked_about_evenly(count: int) -> None:
+    from r3bench.sweep.asked import ROWS, spread
+
+    places = spread(count)
+    gaps = [b - a for a, b in itertools.pairwise(places)]
+    assert places[0] == 0 and places[-1] == count - 1 and len(places) == min(count, ROWS)
+    assert not gaps or max(gaps) - min(gaps) <= 1
 
 
 def test_the_same_in_a_process_of_its_own(mine: Path, monkeypatch: pytest.MonkeyPatch) -> None:

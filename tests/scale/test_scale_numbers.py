@@ -18,7 +18,8 @@ from r3bench.errors import ConfigError, R3BenchError
 from r3bench.records import RunPaths
 from r3bench.sweep.launch import World, launch
 from r3bench.sweep.strategy import check_launch, check_numbers
-from r3bench.training.run import closed_at, training_arguments
+from r3bench.training.batches import closed_at
+from r3bench.training.run import training_arguments
 
 SMALL = st.integers(1, 12)
 NUMBERS = st.fixed_dictionaries(
