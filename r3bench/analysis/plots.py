@@ -9,6 +9,7 @@ from typing import Any
 
 import matplotlib
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from r3bench.analysis.cells import CellRow
@@ -37,7 +38,14 @@ class Picture:
     name: str  # file name without suffix
     caption: str
     alt: str  # what it shows, in words and numbers
-    draw: Callable[[], Figure]  # called once per colour scheme
+    paint: Callable[[Axes], None]  # called once per colour scheme
+    size: tuple[float, float]  # width, height in inches
+
+    def draw(self, axes: Axes | None = None) -> Figure:
+        """The figure: a new one, or that of `axes`, into which it is drawn."""
+        axes = Figure(figsize=self.size).subplots() if axes is None else axes
+        self.paint(axes)
+        return axes.figure  # type: ignore[return-value]
 
     def svg(self) -> str:
         """Inline SVG without declarations; ids are made unique, text stays text in the page's colour."""
@@ -78,9 +86,7 @@ def forest(found: Sequence[Effect], margin: float, confidence: float = 0.95) -> 
         return None
     names = [f"{plain(e.term, 40)} ({e.kind.replace('_', ' ')})" for e in rows]
 
-    def draw() -> Figure:
-        figure = Figure(figsize=(6.4, 0.9 + 0.26 * len(rows)))
-        axes = figure.subplots()
+    def paint(axes: Axes) -> None:
         axes.axvspan(-100 * margin, 100 * margin, color="#7f7f7f", alpha=0.18, linewidth=0)
         axes.axvline(0, color=matplotlib.rcParams["axes.edgecolor"], linewidth=0.8)
         for y, effect in enumerate(rows):
@@ -93,7 +99,6 @@ def forest(found: Sequence[Effect], margin: float, confidence: float = 0.95) -> 
         axes.set_yticks(range(len(rows)), names)
         axes.invert_yaxis()
         axes.set_xlabel("effect on accuracy, points")
-        return figure
 
     words = "; ".join(f"{n} {100 * e.estimate:+.1f}" for n, e in zip(names, rows, strict=True))
     caption = "Effects."
@@ -102,7 +107,9 @@ def forest(found: Sequence[Effect], margin: float, confidence: float = 0.95) -> 
     if any(e.these.low is not None for e in rows):
         caption += f" Thick: {100 * confidence:g} % interval on exactly these questions."
     caption += f" Grey band: the equivalence margin, +-{100 * margin:.1f} points."
-    return Picture("effects", caption, f"Forest plot of effects in points: {words}.", draw)
+    return Picture(
+        "effects", caption, f"Forest plot of effects in points: {words}.", paint, (6.4, 0.9 + 0.26 * len(rows))
+    )
 
 
 def heat_map(found: Sequence[Effect], alpha: float = 0.05) -> Picture | None:
@@ -117,10 +124,7 @@ def heat_map(found: Sequence[Effect], alpha: float = 0.05) -> Picture | None:
         matrix[max(i, j), min(i, j)] = 100 * effect.estimate
     starred = {frozenset(e.parts) for e in pairs if e.p_adjusted is not None and e.p_adjusted < alpha}
 
-    def draw() -> Figure:
-        size = 2.2 + 0.75 * len(names)
-        figure = Figure(figsize=(size, 0.75 * size))
-        axes = figure.subplots()
+    def paint(axes: Axes) -> None:
         limit = max(float(np.nanmax(np.abs(matrix))), 0.1)
         image = axes.imshow(matrix[1:, :-1], cmap="PuOr", vmin=-limit, vmax=limit)
         for i in range(1, len(names)):
@@ -132,13 +136,15 @@ def heat_map(found: Sequence[Effect], alpha: float = 0.05) -> Picture | None:
         shown = [plain(n, 20) for n in names]
         axes.set_xticks(range(len(names) - 1), shown[:-1], rotation=30, ha="right")
         axes.set_yticks(range(len(names) - 1), shown[1:])
-        figure.colorbar(image, ax=axes, label="interaction, points", shrink=0.8)
-        return figure
+        axes.figure.colorbar(image, ax=axes, label="interaction, points", shrink=0.8)
 
+    side = 2.2 + 0.75 * len(names)
     words = "; ".join(f"{e.term} {100 * e.estimate:+.1f}" for e in pairs)
     caption = "Two-way interactions: by how much one factor's effect changes when the other is at the named level."
     caption += f" * adjusted p < {alpha:.2g}." if starred else f" No adjusted p is below {alpha:.2g}."
-    return Picture("interactions", caption, f"Heat map of two-way interactions in points: {words}.", draw)
+    return Picture(
+        "interactions", caption, f"Heat map of two-way interactions in points: {words}.", paint, (side, 0.75 * side)
+    )
 
 
 def learning_curves(
@@ -151,9 +157,7 @@ def learning_curves(
     unit = {"tokens": "generated tokens", "seconds": "device seconds", "steps": "optimiser steps"}[axis]
     measure = next(iter(curves.values()))[0].measure
 
-    def draw() -> Figure:
-        figure = Figure(figsize=(6.4, 3.4))
-        axes = figure.subplots()
+    def paint(axes: Axes) -> None:
         for i, one in enumerate(bands):
             colour, dash = COLOURS[i % len(COLOURS)], DASHES[i // len(COLOURS) % len(DASHES)]
             axes.plot(one.x, one.mean, dash, color=colour, label=plain(one.label, 40),
@@ -165,7 +169,6 @@ def learning_curves(
         axes.set_xlabel(unit)
         axes.set_ylabel("training reward" if measure == "reward" else "training accuracy")
         axes.legend(fontsize=8, ncols=1 + len(bands) // 9)
-        return figure
 
     words = "; ".join(f"{b.label} ends at {b.mean[-1]:.2f}" for b in bands)
     caption = f"Learning curves against {unit}"
@@ -173,7 +176,7 @@ def learning_curves(
         caption += f"; bands are pointwise {100 * confidence:g} % intervals over seeds, thin lines single runs"
     caption += "."
     caption += "".join(f" {note[0].upper()}{note[1:]}." for note in notes)
-    return Picture(f"curves-{axis}", caption, f"Training accuracy against {unit}: {words}.", draw)
+    return Picture(f"curves-{axis}", caption, f"Training accuracy against {unit}: {words}.", paint, (6.4, 3.4))
 
 
 def accuracies(rows: Sequence[CellRow], runs: Mapping[str, Sequence[float]], confidence: float) -> Picture | None:
@@ -182,9 +185,7 @@ def accuracies(rows: Sequence[CellRow], runs: Mapping[str, Sequence[float]], con
     if not shown:
         return None
 
-    def draw() -> Figure:
-        figure = Figure(figsize=(6.4, 0.9 + 0.26 * len(shown)))
-        axes = figure.subplots()
+    def paint(axes: Axes) -> None:
         for y, row in enumerate(shown):
             assert row.accuracy is not None
             colour, part = COLOURS[6 if row.base else 0], row.accuracy.like_these
@@ -196,14 +197,13 @@ def accuracies(rows: Sequence[CellRow], runs: Mapping[str, Sequence[float]], con
         axes.set_yticks(range(len(shown)), [plain(r.label, 40) for r in shown])
         axes.invert_yaxis()
         axes.set_xlabel("accuracy, points")
-        return figure
 
     each = {r.label: ", ".join(f"{100 * v:.1f}" for v in runs.get(r.label, ())) or "-" for r in shown}
     words = "; ".join(f"{r.label} {100 * r.accuracy.value:.1f}, runs {each[r.label]}" for r in shown if r.accuracy)
     caption = "Accuracy of every cell. Bar: mean over runs; each dot: one run"
     if any(r.accuracy and r.accuracy.like_these.low is not None for r in shown):
         caption += f"; line: {100 * confidence:g} % interval of the mean on questions like these"
-    return Picture("accuracy", f"{caption}.", f"Accuracy in points: {words}.", draw)
+    return Picture("accuracy", f"{caption}.", f"Accuracy in points: {words}.", paint, (6.4, 0.9 + 0.26 * len(shown)))
 
 
 def accuracy_and_length(
@@ -214,9 +214,7 @@ def accuracy_and_length(
     if len(shown) < 2:
         return None
 
-    def draw() -> Figure:
-        figure = Figure(figsize=(6.4, 3.4))
-        axes = figure.subplots()
+    def paint(axes: Axes) -> None:
         for i, row in enumerate(shown):
             assert row.accuracy is not None and row.tokens is not None
             part, y = row.accuracy.like_these, 100 * row.accuracy.value
@@ -230,12 +228,11 @@ def accuracy_and_length(
         axes.set_xlabel("response tokens per answer")
         axes.set_ylabel("accuracy, points")
         axes.legend(fontsize=8, ncols=1 + len(shown) // 9)
-        return figure
 
     words = "; ".join(f"{r.label} {100 * r.accuracy.value:.1f} at {r.tokens:.0f} tokens" for r in shown if r.accuracy)
     caption = "Accuracy against response length, one mark per cell and a dot per run at its cell's length."
     caption += _along_length([r for r in shown if not r.base], 1 - confidence)
-    return Picture("length", caption, f"Accuracy against response length: {words}.", draw)
+    return Picture("length", caption, f"Accuracy against response length: {words}.", paint, (6.4, 3.4))
 
 
 def _along_length(rows: Sequence[CellRow], alpha: float) -> str:
@@ -272,9 +269,7 @@ def question_differences(contrasts: Mapping[str, np.ndarray]) -> Picture | None:
     if not contrasts:
         return None
 
-    def draw() -> Figure:
-        figure = Figure(figsize=(6.4, 3.2))
-        axes = figure.subplots()
+    def paint(axes: Axes) -> None:
         axes.axhline(0, color=matplotlib.rcParams["axes.edgecolor"], linewidth=0.8)
         for i, (term, values) in enumerate(contrasts.items()):
             axes.plot(np.linspace(0, 100, len(values)), 100 * np.sort(values), color=COLOURS[i % len(COLOURS)],
@@ -282,11 +277,10 @@ def question_differences(contrasts: Mapping[str, np.ndarray]) -> Picture | None:
         axes.set_xlabel("questions, sorted by effect, %")
         axes.set_ylabel("main effect on the question, points")
         axes.legend(fontsize=8)
-        return figure
 
     words = "; ".join(f"{t} up on {(v > 0).sum()}, down on {(v < 0).sum()} of {len(v)}" for t, v in contrasts.items())
     caption = "Where an effect comes from: its value on every question."
-    return Picture("questions", caption, f"Per-question effects: {words}.", draw)
+    return Picture("questions", caption, f"Per-question effects: {words}.", paint, (6.4, 3.2))
 
 
 def half_normal(contrasts: Mapping[str, float], orders: Mapping[str, int]) -> Picture | None:
@@ -301,12 +295,10 @@ def half_normal(contrasts: Mapping[str, float], orders: Mapping[str, int]) -> Pi
     order = sorted(contrasts, key=lambda t: abs(contrasts[t]))
     values = np.array([100 * abs(contrasts[t]) for t in order])
 
-    def draw() -> Figure:
+    def paint(axes: Axes) -> None:
         from scipy import special
 
         at = special.ndtri(0.5 + 0.5 * (np.arange(len(order)) + 0.5) / len(order))
-        figure = Figure(figsize=(6.4, 3.4))
-        axes = figure.subplots()
         axes.plot(at, values, MARKERS[0], color=COLOURS[0])
         middle = len(order) // 2
         if at[middle] > 0:
@@ -316,7 +308,6 @@ def half_normal(contrasts: Mapping[str, float], orders: Mapping[str, int]) -> Pi
             axes.annotate(plain(order[i], 40), (at[i], values[i]), **spot)
         axes.set_xlabel("half-normal quantile")
         axes.set_ylabel("absolute effect in the scaling of main effects, points")
-        return figure
 
     largest = ", ".join(f"{t} {100 * contrasts[t] * 2 ** (orders[t] - 1):+.1f}" for t in order[:-6:-1])
     caption = (
@@ -325,4 +316,4 @@ def half_normal(contrasts: Mapping[str, float], orders: Mapping[str, int]) -> Pi
         "lies along a line; the dashed one goes through the effect in the middle. A picture, no test."
     )
     words = f"Half-normal plot; the largest effects in points, as tables size them: {largest}."
-    return Picture("half-normal", caption, words, draw)
+    return Picture("half-normal", caption, words, paint, (6.4, 3.4))

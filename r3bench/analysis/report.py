@@ -16,6 +16,7 @@ from r3bench.analysis.declared import Declared
 from r3bench.analysis.effects import effects
 from r3bench.analysis.external import load_any
 from r3bench.analysis.heldout import Cost, held_out
+from r3bench.analysis.outside import Outside, is_study
 from r3bench.analysis.pictures import pictures_of
 from r3bench.analysis.prepare import benchmark_sets
 from r3bench.analysis.render import plain, to_html
@@ -34,23 +35,29 @@ from r3bench.files import write_text
 
 
 def write_report(
-    study: Path, out: Path, *, figures: bool = True, declared: Declared | None = None, reading: Reading | None = None
+    study: Path,
+    out: Path,
+    *,
+    figures: bool = True,
+    declared: Declared | None = None,
+    reading: Reading | None = None,
+    outside: Outside | None = None,
 ) -> Path:
-    """Write the report of a study folder, or of a long table, as one HTML file; returns its path.
+    """Write the report of a study folder, or of anyone's results, as one HTML file; returns its path.
 
     Args:
-        study: study folder, or a CSV or parquet file (see `external.load_table`).
+        study: study folder, or a source as for `external.analyze`.
         out: an `.html` file, or a folder for `report.html`.
         figures: also save every figure as PDF and PNG into `figures/` beside the report.
-        declared, reading: see `external.load_any`.
+        declared, reading, outside: see `external.load_any`.
 
     Raises:
         StateError, DataError, ConfigError: see `load_study` and `load_table`.
     """
     study, out = Path(study), Path(out)
-    results = load_any(study, declared, reading, metrics=True)
+    results = load_any(study, declared, reading, metrics=True, outside=outside)
     path = out if out.suffix == ".html" else out / "report.html"
-    page, pictures = render_report(results, study if study.is_dir() else None)
+    page, pictures = render_report(results, study if study.is_dir() and is_study(study) else None)
     if figures:
         for picture in pictures:
             picture.save(path.parent / "figures")

@@ -13,48 +13,49 @@ INK = "#222222"
 
 
 class Plots:
-    """Each method draws one figure and returns its axes; `axes.figure` is the figure to show or save."""
+    """Each method draws one figure, into `ax` if given, and returns its axes; `axes.figure` is what to show or save."""
 
     def __init__(self, results: "Results") -> None:
         self._results = results
 
-    def effects(self, benchmark: str | None = None) -> "Axes":
+    def effects(self, benchmark: str | None = None, *, ax: "Axes | None" = None) -> "Axes":
         """Every effect with both intervals, in points; the band is the equivalence margin."""
-        return self._axes("effects", benchmark)
+        return self._axes("effects", benchmark, ax)
 
-    def interactions(self, benchmark: str | None = None) -> "Axes":
+    def interactions(self, benchmark: str | None = None, *, ax: "Axes | None" = None) -> "Axes":
         """Two-way interactions as a coloured matrix, in points."""
-        return self._axes("interactions", benchmark)
+        return self._axes("interactions", benchmark, ax)
 
-    def cells(self, benchmark: str | None = None) -> "Axes":
+    def cells(self, benchmark: str | None = None, *, ax: "Axes | None" = None) -> "Axes":
         """Accuracy of every cell with its interval and a dot per run, in points."""
-        return self._axes("accuracy", benchmark)
+        return self._axes("accuracy", benchmark, ax)
 
-    def length(self, benchmark: str | None = None) -> "Axes":
+    def length(self, benchmark: str | None = None, *, ax: "Axes | None" = None) -> "Axes":
         """Accuracy against response length, a mark per cell."""
-        return self._axes("length", benchmark)
+        return self._axes("length", benchmark, ax)
 
-    def questions(self, benchmark: str | None = None) -> "Axes":
+    def questions(self, benchmark: str | None = None, *, ax: "Axes | None" = None) -> "Axes":
         """Main effects on every question, sorted."""
-        return self._axes("questions", benchmark)
+        return self._axes("questions", benchmark, ax)
 
-    def half_normal(self, benchmark: str | None = None) -> "Axes":
+    def half_normal(self, benchmark: str | None = None, *, ax: "Axes | None" = None) -> "Axes":
         """All effects of a complete two-level grid against half-normal quantiles."""
-        return self._axes("half-normal", benchmark)
+        return self._axes("half-normal", benchmark, ax)
 
-    def curves(self, x: Literal["tokens", "seconds"] = "tokens") -> "Axes":
+    def curves(self, x: Literal["tokens", "seconds"] = "tokens", *, ax: "Axes | None" = None) -> "Axes":
         """Mean training accuracy of every cell with a band over seeds, against generated tokens or device seconds."""
         if x not in ("tokens", "seconds"):
             raise StateError(f"curves: x: got {x!r}, expected 'tokens' or 'seconds'")
-        return self._axes(f"curves-{x}", None)
+        return self._axes(f"curves-{x}", None, ax)
 
-    def _axes(self, name: str, benchmark: str | None) -> "Axes":
-        """The axes of the figure `name`.
+    def _axes(self, name: str, benchmark: str | None, ax: "Axes | None") -> "Axes":
+        """The axes of the figure `name`: `ax`, drawn into, or those of a new one.
 
         Raises:
             StateError: the study has no such figure, or no such benchmark.
         """
         import matplotlib as mpl
+        from matplotlib.axes import Axes
 
         from r3bench.analysis.cells import cell_rows
         from r3bench.analysis.effects import effects
@@ -63,6 +64,8 @@ class Plots:
         from r3bench.analysis.plots import STYLE
         from r3bench.analysis.prepare import benchmark_sets
 
+        if ax is not None and not isinstance(ax, Axes):
+            raise StateError(f"{name}: ax: got a {type(ax).__name__}, expected matplotlib axes (one, not an array)")
         known = list(benchmark_sets(self._results))
         chosen = known[0] if benchmark is None else benchmark
         if chosen not in known:
@@ -79,6 +82,6 @@ class Plots:
             )
         ink: Any = {key: INK if value == REPORT_INK else value for key, value in STYLE.items()}
         with mpl.rc_context(ink):
-            figure = picture.draw()
-        axes: Axes = figure.axes[0]
+            figure = picture.draw(ax)
+        axes: Axes = figure.axes[0] if ax is None else ax
         return axes

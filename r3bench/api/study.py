@@ -1,12 +1,12 @@
 """A study, or anyone's results, as pandas DataFrames."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from r3bench.api.plot import Plots
-from r3bench.errors import StateError, first_line
+from r3bench.errors import ConfigError, StateError, first_line
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -27,6 +27,10 @@ class Study:
     def __repr__(self) -> str:
         runs = len(self._results.runs)
         return f"<Study {self.name}: {len(self._results.cells)} cells, {runs} runs, {', '.join(self.benchmarks)}>"
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: the tables, as `r3bench tables --format html` prints them."""
+        return self.table("html")
 
     @property
     def name(self) -> str:
@@ -163,22 +167,50 @@ class Study:
         return analysis(self._results)
 
 
-def load(source: Any, *, reference: Mapping[str, str] | None = None) -> Study:
+def load(
+    source: Any,
+    *,
+    reference: Mapping[str, Any] | None = None,
+    factors: Sequence[str] | None = None,
+    ignore: Sequence[str] = (),
+    rename: Mapping[str, str] | None = None,
+    format: str | None = None,
+    metric: str | None = None,
+    filter: str | None = None,
+    right: float | None = None,
+    missing: Literal["refuse", "wrong", "drop"] | None = None,
+    step: int | None = None,
+    regrade: bool = False,
+    require_boxed: bool = True,
+) -> Study:
     """A study's or run's folder, a long table, another tool's files or a DataFrame, ready to be looked at.
 
     Args:
-        source: as `r3bench.analyze` takes it; a text is a path.
+        source: as `r3bench.analyze` takes it; a text is a path, a pattern or a map.
         reference: factor -> the level that the others are held against.
+        factors, ignore, rename: of a table: the columns that are factors, that aren't read, that are called otherwise.
+        format: whose files they are ('lm-eval', 'verl', ...); None: found out.
+        metric, filter, right, missing, step: of another tool's files, as `r3bench analyze` takes them.
+        regrade: grade the answers' texts anew; with `require_boxed` only a boxed answer counts.
 
     Raises:
         StateError, DataError, ConfigError: naming the file; a folder that is no study says what it is.
     """
     from r3bench.analysis.columns import Reading, level_text
     from r3bench.analysis.external import load_any
-    from r3bench.analysis.outside import is_study
+    from r3bench.analysis.outside import Outside, is_study, outside_from
 
+    for name, columns in (("factors", factors), ("ignore", ignore)):
+        if isinstance(columns, str):
+            raise ConfigError(f"load: {name}: got '{columns}', expected a list of columns such as ['{columns}']")
+    for name, mapping in (("reference", reference), ("rename", rename)):
+        if mapping is not None and not isinstance(mapping, Mapping):
+            raise ConfigError(f"load: {name}: got a {type(mapping).__name__}, expected a mapping")
     levels = {factor: level_text(level) for factor, level in (reference or {}).items()}
-    reading = Reading(reference=levels) if levels else None
+    reading = Reading(None if factors is None else tuple(factors), tuple(ignore), dict(rename or {}), reference=levels)
+    told = {"format": format, "metric": metric, "filter": filter, "right": right, "missing": missing, "step": step}
+    outside = outside_from(told, "load", regrade=regrade, boxed=require_boxed)
     folder = Path(source) if isinstance(source, str | Path) else None
     ours = folder is not None and folder.is_dir() and is_study(folder)
-    return Study(load_any(source, reading=reading, metrics=ours), folder if ours else None)
+    results = load_any(source, reading=reading, metrics=ours, outside=None if outside == Outside() else outside)
+    return Study(results, folder if ours else None)

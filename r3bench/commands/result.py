@@ -35,9 +35,10 @@ from r3bench.commands.options import (
 if TYPE_CHECKING:
     from r3bench.analysis.columns import Reading
     from r3bench.analysis.declared import Declared
+    from r3bench.analysis.outside import Outside
     from r3bench.analysis.results import Results
 
-StudyOrFile = Annotated[str, typer.Argument(metavar="STUDY|FILE", help="A study, or a long table as for `analyze`.")]
+StudyOrFile = Annotated[str, typer.Argument(metavar="STUDY|FILE", help="A study, or a source as for `analyze`.")]
 Format = Annotated[str, typer.Option("--format", help="markdown, latex, html or csv: what is printed.")]
 Out = Annotated[
     Path | None,
@@ -57,15 +58,27 @@ def tables(
     ignore: Ignore = None,
     rename: Rename = None,
     reference: Reference = None,
+    metric: Metric = None,
+    filter: Filter = None,
+    right: Right = None,
+    missing: Missing = None,
+    step: Step = None,
+    regrade: Regrade = False,
+    boxed: Boxed = True,
+    files: FormatName = None,
     runs: Runs = RUNS,
     as_json: Json = False,
 ) -> None:
-    """Print the tables of a study or of a long table, and write them as Markdown, LaTeX, HTML and CSV files."""
+    """Print the tables of a study or of anyone's results, and write them as Markdown, LaTeX, HTML and CSV files.
+
+    Of results that are no study: the options of `analyze`.
+    """
     from r3bench.analysis.external import load_any
 
     path = other_source(study, runs) or study_folder(study, runs)
     folder = out or (path / "tables" if (path / "study.json").exists() else beside(path, "-tables"))
-    results = load_any(path, *told(declared, factors, ignore, rename, reference))
+    outside = other_files(files, metric, filter, right, missing, step, regrade, boxed)
+    results = load_any(path, *told(declared, factors, ignore, rename, reference), outside=outside)
     if as_json:
         from r3bench.analysis import write_tables
         from r3bench.analysis.external import analysis
@@ -159,12 +172,21 @@ def report(
     ignore: Ignore = None,
     rename: Rename = None,
     reference: Reference = None,
+    metric: Metric = None,
+    filter: Filter = None,
+    right: Right = None,
+    missing: Missing = None,
+    step: Step = None,
+    regrade: Regrade = False,
+    boxed: Boxed = True,
+    files: FormatName = None,
     runs: Runs = RUNS,
     as_json: Json = False,
 ) -> None:
     """Write one self-contained HTML file: the question, the answer, effects, curves, evidence, failures, provenance."""
     fixed, reading = told(declared, factors, ignore, rename, reference)
-    path = make_report(other_source(study, runs) or study_folder(study, runs), out, figures, fixed, reading)
+    outside = other_files(files, metric, filter, right, missing, step, regrade, boxed)
+    path = make_report(other_source(study, runs) or study_folder(study, runs), out, figures, fixed, reading, outside)
     print_made([path], "report", as_json)
 
 
@@ -174,12 +196,13 @@ def make_report(
     figures: bool = True,
     declared: "Declared | None" = None,
     reading: "Reading | None" = None,
+    outside: "Outside | None" = None,
 ) -> Path:
-    """Write the report of a study folder or a long table, by default into or beside it; returns its path."""
+    """Write the report of a study folder or anyone's results, by default into or beside it; returns its path."""
     from r3bench.analysis import write_report
 
     place = out or (study if (study / "study.json").exists() or (study / "run.json").exists() else beside(study).parent)
-    path: Path = write_report(study, place, figures=figures, declared=declared, reading=reading)
+    path: Path = write_report(study, place, figures=figures, declared=declared, reading=reading, outside=outside)
     return path
 
 

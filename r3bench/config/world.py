@@ -34,7 +34,7 @@ def check_world(values: dict[str, Any], gpus: int, nodes: int = 1, where: str = 
             raise ConfigError(
                 f"{where}.generation_batch_size: got {rows}, expected a multiple of per_device_train_batch_size "
                 f"{device} x {world} processes and of num_generations {group}; "
-                f"{_any(generation_batch_size=_near(rows, fits))}"
+                f"{_any(generation_batch_size=_near(rows, fits, math.lcm(each, group)))}"
             )
     elif rows % group:
         key = "steps_per_generation" if values.get("steps_per_generation") else "gradient_accumulation_steps"
@@ -71,7 +71,11 @@ def check_whole_groups(values: dict[str, Any], world: int, where: str = "trainer
     said = f"{where}: {local} rows a process can't be cut into groups of num_generations {group}"
     if values.get("generation_batch_size"):
         rows = local * world
-        near = _any(generation_batch_size=_near(rows, lambda n: n % (device * world) == 0 and n % (group * world) == 0))
+        near = _any(
+            generation_batch_size=_near(
+                rows, lambda n: n % math.lcm(device * world, group * world) == 0, math.lcm(device, group) * world
+            )
+        )
     else:
         key = "steps_per_generation" if values.get("steps_per_generation") else "gradient_accumulation_steps"
         steps = local // device
@@ -111,9 +115,9 @@ def _check_evaluation(values: dict[str, Any], world: int, group: int, where: str
         )
 
 
-def _near(value: int, works: Callable[[int], bool]) -> int | None:
-    """The number closest to `value`, from 1, that works; the smaller of two equally close."""
-    for distance in range(1, REACH * max(1, value)):
+def _near(value: int, works: Callable[[int], bool], least: int = 0) -> int | None:
+    """The number closest to `value`, from 1, that works; the smaller of two equally close. `least`: one that does."""
+    for distance in range(1, max(least + 1, REACH * max(1, value))):
         for candidate in (value - distance, value + distance):
             if candidate >= 1 and works(candidate):
                 return candidate

@@ -65,6 +65,45 @@ def test_plots_are_axes_with_something_on_them(study, name, tmp_path):
     assert (tmp_path / "x.png").stat().st_size > 1000
 
 
+@pytest.mark.parametrize("name", ["effects", "interactions", "cells", "length", "questions", "curves"])
+def test_plots_are_drawn_into_axes_of_ones_own(study, name):
+    from matplotlib.figure import Figure
+
+    figure = Figure()
+    left, right = figure.subplots(1, 2)
+    assert getattr(study.plot, name)(ax=right) is right
+    assert right.figure is figure and (right.has_data() or right.images) and not left.has_data()
+    alone = getattr(study.plot, name)()
+    drawn, apart = ([list(line.get_ydata()) for line in axes.lines] for axes in (right, alone))
+    assert drawn == apart
+    assert alone.get_xlabel() == right.get_xlabel()
+    with pytest.raises(r3bench.StateError, match="ax: got a Figure, expected matplotlib axes"):
+        getattr(study.plot, name)(ax=figure)
+
+
+def test_a_study_in_a_notebook_and_in_a_pickle(study):
+    import copy
+    import pickle
+
+    assert study._repr_html_() == study.table("html")
+    for again in (pickle.loads(pickle.dumps(study)), copy.deepcopy(study)):
+        pd.testing.assert_frame_equal(again.effects, study.effects)
+        assert repr(again) == repr(study) and again.path == study.path
+
+
+@pytest.mark.parametrize(("told", "said"), [
+    ({"factors": "replay"}, r"load: factors: got 'replay', expected a list of columns such as \['replay'\]"),
+    ({"reference": "replay=on"}, "load: reference: got a str, expected a mapping"),
+    ({"missing": "no"}, "load.missing: got 'no', expected refuse, wrong, drop"),
+    ({"format": "lmeval"}, "did you mean 'lm-eval'"),
+    ({"ignore": ["replay"], "factors": ["replay"]}, "replay"),
+])  # fmt: skip
+def test_what_load_cannot_do_is_one_line(study, told, said):
+    with pytest.raises(r3bench.R3BenchError, match=said) as error:
+        r3bench.load(study.questions, **told)
+    assert "\n" not in str(error.value)
+
+
 def test_a_plot_that_cannot_be_drawn_says_what_there_is(study, folder, tmp_path):
     with pytest.raises(r3bench.StateError, match="no benchmark 'amcc'; did you mean 'amc'"):
         study.plot.effects("amcc")

@@ -104,6 +104,7 @@ def test_when_the_policy_changes_while_a_batch_is_used(trainer: dict[str, Any], 
 def test_a_users_clip_that_can_not_act(
     r3bench: Callable[..., Result], folder: Path, trainer: dict[str, Any], said: str
 ) -> None:
+    trainer = {**trainer, "max_completion_length": 64}
     (folder / "mine.yaml").write_text(yaml.safe_dump({"trainer": trainer}))
     result = r3bench("validate", "./mine.yaml")
     assert result.exit_code == 0
@@ -118,7 +119,7 @@ def test_a_clip_that_acts_on_stored_answers_alone(r3bench: Callable[..., Result]
         ({"repo": True}, "epsilon_high: 0.3 can't act but on stored answers (weight: ppo): each"),
         ({"replay": {"weight": "decoupled"}}, "epsilon_high: 0.3 can't act: each"),
     ):
-        recipe = {"trainer": {"epsilon_high": 0.3}, "components": components}
+        recipe = {"trainer": {"epsilon_high": 0.3, "max_completion_length": 64}, "components": components}
         (folder / "mine.yaml").write_text(yaml.safe_dump(recipe))
         result = r3bench("validate", "./mine.yaml")
         assert said in result.stderr
@@ -127,6 +128,7 @@ def test_a_clip_that_acts_on_stored_answers_alone(r3bench: Callable[..., Result]
 
 def test_a_grid_is_warned_about_as_many_processes_as_it_has(r3bench: Callable[..., Result], folder: Path) -> None:
     trainer = {"generation_batch_size": 64, "per_device_train_batch_size": 16, "epsilon_high": 0.3}
+    trainer["max_completion_length"] = 64
     (folder / "mine.yaml").write_text(yaml.safe_dump({"trainer": trainer}))
     grid = {"recipe": "./mine.yaml", "factors": {"replay": ["off", "on"]}, "seeds": [0]}
     for gpus, warned in ((1, False), (4, True)):

@@ -261,7 +261,7 @@ OVERRIDES = [
 def test_a_bad_override_is_one_line(
     r3bench: Callable[..., Result], folder: Path, extra: list[str], message: str
 ) -> None:
-    (folder / "good.yaml").write_text("seed: 4\ntrainer: {per_device_train_batch_size: 8}\n")
+    (folder / "good.yaml").write_text("seed: 4\ntrainer: {per_device_train_batch_size: 8, max_completion_length: 64}\n")
     assert r3bench("validate", "good.yaml").exit_code == 0
     result = r3bench("validate", "good.yaml", *extra)
     assert result.stderr == f"r3bench: {message}\n"
@@ -271,7 +271,7 @@ def test_a_bad_override_is_one_line(
 def test_the_file_is_named_when_the_file_is_at_fault_and_not_the_override(
     r3bench: Callable[..., Result], folder: Path
 ) -> None:
-    (folder / "bad.yaml").write_text("seed: x\n")
+    (folder / "bad.yaml").write_text("seed: x\ntrainer: {max_completion_length: 64}\n")
     assert r3bench("validate", "bad.yaml", "name=y").stderr == "r3bench: bad.yaml: seed: got 'x', expected an integer\n"
     assert r3bench("validate", "bad.yaml", "seed=1").exit_code == 0  # an override may mend it
 

@@ -165,7 +165,7 @@ def test_parquet(tmp_path: Path) -> None:
         (DataSection(name="embedded", revision="main"), "data.revision: got 'main', expected null"),
         (DataSection(name="./none.jsonl"), "none.jsonl: no such file"),
         (DataSection(name="./none.jsonl", revision="x"), "data.revision"),
-        (DataSection(name=__file__), "expected a name that ends in .jsonl or .parquet"),
+        (DataSection(name=__file__), "expected a name that ends in .jsonl, .parquet, .csv or .tsv"),
         (DataSection(name="a/b/c"), "expected a known set"),
     ],
 )

@@ -1,6 +1,7 @@
 """Tables with one row per answer or per question, in every dress in which they are met."""
 
 import gzip
+import json
 
 import pandas as pd
 import pytest
@@ -245,3 +246,64 @@ def test_the_untrained_model_of_a_map(tmp_path):
     found = load_any(tmp_path / "m.yaml")
     assert [r.run for r in found.runs if r.base] == ["untrained model"]
     assert found.factors == {"method": ("dapo", "grpo")}
+
+
+READ = {  # what an option of a reader says, and what the table looks like that needs it
+    "--metric": (ROWS.rename(columns={"correct": "strict"}).assign(loose=True), ["--metric", "strict"]),
+    "--right": (ROWS.assign(correct=ROWS["correct"] * 0.5 + 0.25), ["--right", "0.7"]),
+    "--missing": (
+        ROWS.assign(correct=[None if not c else 1 for c in ROWS["correct"]]), ["--missing", "wrong"],
+    ),
+    "--regrade": (ROWS.assign(correct=True), ["--regrade"]),
+    "--any-form": (
+        ROWS.assign(correct=True, response=ROWS["response"].str.replace(r"\\boxed\{(.*)\}", r"\1", regex=True)),
+        ["--regrade", "--any-form"],
+    ),
+    "--from": (ROWS, ["--from", "rows"]),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("option", READ)
+def test_tables_report_and_python_take_what_analyze_takes(option, tmp_path, monkeypatch, wanted):
+    import r3bench
+
+    monkeypatch.chdir(tmp_path)
+    frame, told = READ[option]
+    frame.to_json("t.jsonl", orient="records", lines=True)
+    also = ["--reference", "method=grpo"]
+    run = CliRunner().invoke
+    printed = run(app, ["analyze", "t.jsonl", *told, *also])
+    assert printed.exit_code == 0, printed.output
+    done = run(app, ["tables", "t.jsonl", *told, *also, "--json"])
+    assert done.exit_code == 0, done.output
+    assert figures(json.loads(done.stdout), tokens=True) == wanted
+    assert run(app, ["tables", "t.jsonl", *told, *also]).stdout == printed.stdout
+    done = run(app, ["report", "t.jsonl", *told, *also, "--no-figures"])
+    assert done.exit_code == 0, done.output
+    assert (tmp_path / "t.html").exists() or (tmp_path / "report.html").exists()
+    names = {"--any-form": "require_boxed", "--from": "format"}
+    values = {"--regrade": True, "--any-form": False, "--right": 0.7}
+    keys = {names.get(t, t[2:]): values.get(t, told[i + 1] if i + 1 < len(told) else None)
+            for i, t in enumerate(told) if t.startswith("--")}  # fmt: skip
+    study = r3bench.load("t.jsonl", reference={"method": "grpo"}, **keys)
+    assert figures({"effects": study.effects.to_dict("records"), "cells": []})[0][0]["estimate"] == pytest.approx(
+        wanted[0][0]["estimate"]
+    )
+
+
+def test_options_of_readers_are_refused_for_a_study(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "s").mkdir()
+    (tmp_path / "s/study.json").write_text("{}")
+    for command in ("tables", "report"):
+        done = CliRunner().invoke(app, [command, "s", "--metric", "x"])
+        assert done.exit_code == 2 and "a study of ours; --from, --metric" in done.output
+
+
+@pytest.mark.parametrize("command", ["analyze", "convert", "tables", "report"])
+def test_the_same_options_on_every_command_that_reads_results(command):
+    import typer
+
+    options = {o for p in typer.main.get_command(app).commands[command].params for o in p.opts}
+    needed = "declared factors ignore rename reference from metric filter right missing step regrade require-boxed"
+    assert {f"--{name}" for name in needed.split()} <= options
