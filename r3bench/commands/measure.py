@@ -6,7 +6,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from r3bench.commands.options import RUNS, Json, Quiet, Runs, Tasks, print_columns, print_json, run_folder, study_folder
+from r3bench.commands.options import (
+    RUNS,
+    Json,
+    Quiet,
+    Runs,
+    Tasks,
+    print_columns,
+    print_json,
+    prints_aside,
+    run_folder,
+    study_folder,
+)
 
 if TYPE_CHECKING:
     from r3bench.config.sections import EvalSection
@@ -68,10 +79,11 @@ def eval_(
     else:
         subject, section, cap = _of_model(model, changes)
         folder = out or runs / "models" / re.sub(r"[^\w.-]+", "-", model).strip("-.")
-    found = evaluate(
-        subject, section, folder, default_max_tokens=cap, quiet=quiet or as_json,
-        gpus=max(gpus, tensor_parallel), tensor_parallel=tensor_parallel,
-    )  # fmt: skip
+    with prints_aside():
+        found = evaluate(
+            subject, section, folder, default_max_tokens=cap, quiet=quiet or as_json,
+            gpus=max(gpus, tensor_parallel), tensor_parallel=tensor_parallel,
+        )  # fmt: skip
     if directory is not None:
         _update_record(directory, found)
     if as_json:
@@ -113,10 +125,11 @@ def _along(
         folder = paths.checkpoints / f"checkpoint-{step}"
         for shard, wrong in set_aside_changed(paths.checkpoint_evaluation / str(step)).items():
             typer.echo(f"{shard}: set aside, it {wrong}", err=True)
-        summaries = evaluate(
-            str(folder), section, paths.checkpoint_evaluation / str(step), default_max_tokens=cap, quiet=quiet,
-            gpus=gpus, tensor_parallel=tensor_parallel,
-        )  # fmt: skip
+        with prints_aside():
+            summaries = evaluate(
+                str(folder), section, paths.checkpoint_evaluation / str(step), default_max_tokens=cap, quiet=quiet,
+                gpus=gpus, tensor_parallel=tensor_parallel,
+            )  # fmt: skip
         write_measured(paths.checkpoint_evaluation / str(step), step, summaries)
         found.setdefault(paths.root.name, {})[str(step)] = summaries
         if not as_json:

@@ -1,6 +1,8 @@
 """Arguments and flags that several commands share, where runs are looked for, and how results are printed."""
 
+import contextlib
 import json
+import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -202,6 +204,11 @@ def progress(quiet: bool) -> Callable[[str], None]:
     from r3bench.secrets import masked
 
     return (lambda line: None) if quiet else (lambda line: typer.echo(masked(line), err=True))
+
+
+def prints_aside() -> "contextlib.AbstractContextManager[object]":
+    """While the user's rewards, scorers and components run: what they print goes to stderr, stdout is the result."""
+    return contextlib.redirect_stdout(sys.stderr)
 
 
 def warn(lines: Iterable[str]) -> None:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from r3bench.commands.options import RUNS, Json, Overrides, Quiet, Runs, print_json, warn
+from r3bench.commands.options import RUNS, Json, Overrides, Quiet, Runs, print_json, prints_aside, warn
 
 
 def train(
@@ -59,7 +59,8 @@ def train(
         record = launch(loaded, directory, world, quiet=quiet or as_json)
     else:
         os.environ.update(split_devices(loaded.trainer, 1))
-        record = run_cell(loaded, directory, quiet=quiet or as_json)
+        with prints_aside():
+            record = run_cell(loaded, directory, quiet=quiet or as_json)
     if record is None or not lead():  # the first rank's node shows the result
         return
     if as_json:

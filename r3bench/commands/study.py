@@ -15,6 +15,7 @@ from r3bench.commands.options import (
     Runs,
     print_columns,
     print_json,
+    prints_aside,
     progress,
     study_folder,
     warn,
@@ -32,7 +33,8 @@ def quickstart(runs: Runs = RUNS, quiet: Quiet = False, as_json: Json = False) -
     from r3bench.commands.result import make_report, show_tables
     from r3bench.sweep.ablate import ablate as run_grid
 
-    report = run_grid("quickstart", runs, say=progress(quiet or as_json))
+    with prints_aside():
+        report = run_grid("quickstart", runs, say=progress(quiet or as_json))
     if report.interrupted:
         _end(report)
     if as_json:
@@ -78,10 +80,11 @@ def ablate(
     """Run every cell of a grid that isn't finished yet; call it again after any interruption."""
     from r3bench.sweep.ablate import ablate as run_grid
 
-    report = run_grid(
-        grid, runs, study=study, storage=storage, overrides=overrides or [], hook=hook, notify=notify,
-        say=progress(quiet),
-    )  # fmt: skip
+    with prints_aside():
+        report = run_grid(
+            grid, runs, study=study, storage=storage, overrides=overrides or [], hook=hook, notify=notify,
+            say=progress(quiet),
+        )  # fmt: skip
     if as_json:
         print_json(
             {

@@ -196,8 +196,8 @@ def main(folder: str) -> int:
     warnings.filterwarnings("ignore", category=FutureWarning, module="transformers")  # not about the user's code
     if not lead():  # its warnings are the first rank's; what matters comes back as its reply
         log = os.open(directory / f"rank-{rank}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-        os.dup2(log, 1)
         os.dup2(log, 2)
+    os.dup2(2, 1)  # stdout is the command's result alone
 
     def say(line: str) -> None:
         print(line, file=sys.stderr, flush=True)

@@ -73,6 +73,29 @@ def test_rewards_are_called_weighed_and_decide(mine: Path, r3bench, tmp_path: Pa
     assert more.exit_code == 0, more.output
 
 
+def test_what_rewards_and_components_print_is_no_result(mine: Path, r3bench, tmp_path: Path) -> None:
+    """stdout is the JSON alone, whatever the user's code prints."""
+    for file, old in (("rewards.py", "    return [0.1"), ("components/nudge.py", "        return {row")):
+        text = (mine / file).read_text()
+        indent = old[: len(old) - len(old.lstrip())]
+        (mine / file).write_text(text.replace(old, f"{indent}print('loud')\n{old}"))
+    (mine / "judge.py").write_text(
+        "print('read')\n\n\ndef judge(completions, **_):\n    print('loud')\n    return [1 for _ in completions]\n"
+    )
+    (mine / "evals/own.yaml").write_text((mine / "evals/own.yaml").read_text() + "  scorer: ../judge.py:judge\n")
+    changed(mine, {"trainer": {**SMALL, "max_steps": 1, "save_steps": 1}})
+    path, runs = str(mine / "ablations/recipes/mine.yaml"), str(tmp_path / "runs")
+    run = str(tmp_path / "runs" / run_id(load_recipe(path)))
+    for command in (
+        ("validate", path), ("train", path, "--runs", runs), ("eval", run, "--samples", "3"),
+        ("ablate", str(mine / "ablations/grid.yaml"), "--runs", runs, "--quiet"),
+    ):  # fmt: skip
+        result = r3bench(*command, "--json")
+        assert result.exit_code == 0, result.output
+        assert isinstance(json.loads(result.stdout), dict)
+        assert "loud" in result.stderr
+
+
 def test_a_changed_reward_is_not_trained_under_the_old_name(mine: Path, tmp_path: Path) -> None:
     from r3bench.config.load import check_sources
 
