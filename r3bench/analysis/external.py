@@ -66,7 +66,8 @@ def load_any(
         DataError, StateError: naming the file, and the row where there is one.
     """
     if not isinstance(source, str | Path):
-        return table_results(in_memory(source, outside or Outside()), declared, reading)
+        table = in_memory(source, outside or Outside(), reading.rename if reading else None)
+        return table_results(table, declared, reading)
     path = Path(source)
     if not (path.is_dir() and is_study(path)):
         found = read_outside(source, reading or Reading(), outside)

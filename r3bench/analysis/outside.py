@@ -7,12 +7,12 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from r3bench.analysis.columns import Reading, joined, reading_from
+from r3bench.analysis.columns import Reading, joined, reading_from, renamed
 from r3bench.analysis.declared import Declared, declared_from
 from r3bench.analysis.longtable import Stored
 from r3bench.errors import ConfigError, DataError, nearest
 from r3bench.readers.collect import Collected, collect, from_answers
-from r3bench.readers.file import LINES, READ, read_table, suffix
+from r3bench.readers.file import LINES, READ, called, read_table, suffix
 from r3bench.readers.formats import FORMATS, format_of
 from r3bench.readers.map import Entry, FileMap, is_pattern, options_from, read_map
 from r3bench.readers.options import Options
@@ -40,13 +40,18 @@ class Table:
     stored: Stored | None = None  # what a file of ours says besides its rows
     notes: tuple[str, ...] = ()
     dropped: tuple[str, ...] = ()  # columns of a table of answers that are about answers: not read in any case
+    renamed: tuple[str, ...] = ()  # columns of answers that were given their names when they were read
     reading: Reading = field(default_factory=Reading)  # said by a map
     declared: Declared | None = None  # said by a map
 
     def completed(self, reading: Reading, declared: Declared | None) -> tuple[Reading, Declared | None]:
         """What is said of the table, completed by what its map says."""
         said = joined(reading, self.reading)
-        said = dataclasses.replace(said, ignore=tuple(c for c in said.ignore if c not in self.dropped))
+        said = dataclasses.replace(
+            said,
+            ignore=tuple(c for c in said.ignore if c not in self.dropped),
+            rename={old: new for old, new in said.rename.items() if old not in self.renamed},
+        )
         return said, declared if declared is not None else self.declared
 
 
@@ -65,7 +70,7 @@ def is_study(folder: Path) -> bool:
     return (folder / "study.json").is_file() or any(folder.glob("run.json")) or any(folder.glob("*/run.json"))
 
 
-def in_memory(frame: Any, outside: Outside) -> Table:
+def in_memory(frame: Any, outside: Outside, rename: Mapping[str, str] | None = None) -> Table:
     """A DataFrame with a row per question (`samples`, `correct`) or per answer.
 
     Raises:
@@ -77,9 +82,14 @@ def in_memory(frame: Any, outside: Outside) -> Table:
         raise DataError(f"got a {type(frame).__name__}, expected a path or a pandas DataFrame")
     if isinstance(frame.index, pd.MultiIndex) or frame.index.name is not None:
         frame = frame.reset_index()
-    if "samples" in frame.columns and not outside.regrade:
+    names = dict(rename or {})
+    frame = called(frame, [*names, *([outside.options.metric] if outside.options.metric else [])])
+    columns = [str(c) for c in frame.columns]
+    if "samples" in [names.get(c, c) for c in columns] and not outside.regrade:
         return Table(frame.copy(), "the table", "table")
-    return _table(_answers(frame, "the table", outside), "the table", "table")
+    frame = frame.set_axis(renamed(columns, names, "the table"), axis=1)
+    table = _table(_answers(frame, "the table", outside), "the table", "table")
+    return dataclasses.replace(table, renamed=tuple(names))
 
 
 def read_outside(source: str | Path, reading: Reading, outside: Outside | None) -> Table | None:
@@ -90,7 +100,7 @@ def read_outside(source: str | Path, reading: Reading, outside: Outside | None) 
         DataError: no layout fits; names the nearest and what is missing.
     """
     how, path, text = outside or Outside(), Path(source), str(source)
-    options = dataclasses.replace(how.options, verdicts=not how.regrade)
+    options = dataclasses.replace(how.options, verdicts=not how.regrade, rename=dict(reading.rename))
     if path.suffix in MAPS and path.is_file():
         listed = read_map(path, options)
         return _mapped(listed, path, how)
@@ -129,16 +139,17 @@ def _ours(path: Path) -> bool:
 
 def _rows(path: Path, reading: Reading, how: Outside) -> Table | None:
     """A table with a row per answer; None for one with a row per question."""
-    frame = read_table(path, reading.rename)
-    frame = frame.rename(columns=dict(reading.rename))
+    frame = read_table(path, reading.rename, keep=[how.options.metric] if how.options.metric else ())
+    if not all(old in frame.columns for old in reading.rename):
+        return None  # which says so
+    frame = frame.set_axis(renamed([str(c) for c in frame.columns], reading.rename, str(path)), axis=1)
     columns = {str(c) for c in frame.columns}
     judged = bool(columns & {"correct", *SAME["correct"]}) or how != Outside()
     misspelt = get_close_matches("samples", columns - {"sample", *SAME["sample"]}, 1, 0.6)
     if ("samples" in columns and not how.regrade) or misspelt or not judged:
         return None
     table = _table(_answers(frame, str(path), how), str(path), path.stem)
-    rename = {old: new for old, new in reading.rename.items() if new in table.frame.columns}
-    return dataclasses.replace(table, frame=table.frame.rename(columns={new: old for old, new in rename.items()}))
+    return dataclasses.replace(table, renamed=tuple(reading.rename))
 
 
 def _answers(frame: Any, where: str, how: Outside) -> Collected:
@@ -154,7 +165,9 @@ def _table(found: Collected, where: str, name: str, reading: Reading | None = No
         varied = tuple(f for f in found.factors if found.frame[f].nunique(dropna=True) > 1)
         said = dataclasses.replace(said, factors=varied or None)
     notes = (*found.notes, *_uneven(found.frame))
-    return Table(found.frame, where, name, notes=notes, dropped=(*found.dropped, *TEXTS), reading=said)
+    return Table(
+        found.frame, where, name, notes=notes, dropped=(*found.dropped, *TEXTS), renamed=found.renamed, reading=said
+    )
 
 
 def _mapped(listed: FileMap, path: Path, how: Outside) -> Table:

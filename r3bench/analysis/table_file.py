@@ -19,7 +19,7 @@ def read_frame(path: Path, rename: Mapping[str, str]) -> Any:
     """The table as written: text stays text, so that a level keeps its spelling; `rename`: see `Reading`."""
     if not path.is_file():
         raise DataError(f"{path}: no such file or study folder")
-    return read_table(path, rename)
+    return read_table(path, rename, keep=())
 
 
 def first_wrong(path: Path | str, wrong: np.ndarray, say: Any) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from r3bench.errors import ConfigError, DataError
-from r3bench.readers.file import READ, suffix
+from r3bench.readers.file import READ, read_table, suffix
 from r3bench.readers.formats import FORMATS, Format, format_named, format_of, keys_of, nearest_format
 from r3bench.readers.map import Entry, Match, filled, matches
 from r3bench.readers.rows import TEXTS, from_frame
@@ -27,6 +27,7 @@ class Collected:
     notes: tuple[str, ...]
     dropped: tuple[str, ...] = ()  # columns that are about answers
     factors: tuple[str, ...] = ()  # columns that a map or pattern named as factors
+    renamed: tuple[str, ...] = ()  # columns of tables that were called otherwise, as the options said
 
 
 def collect(entries: Sequence[Entry], where: str, *, regrade: bool = False, require_boxed: bool = True) -> Collected:
@@ -45,6 +46,7 @@ def collect(entries: Sequence[Entry], where: str, *, regrade: bool = False, requ
     records: list[dict[str, Any]] = []
     notes: list[str] = []
     factors: list[str] = []
+    renamed: list[str] = []
     owned: dict[Path, int] = {}
     for number, entry in enumerate(entries):
         files = matches(entry)
@@ -54,9 +56,12 @@ def collect(entries: Sequence[Entry], where: str, *, regrade: bool = False, requ
         chosen, said = _chosen(files, entry, regrade)
         notes += said
         for match, layout in chosen:
+            if entry.options.rename and layout.name == "rows":
+                renamed += [str(c) for c in read_table(match.path).columns if str(c) in entry.options.rename]
             for record in layout.read(match.path, entry.options):
                 records.append(_placed(record, match, entry, layout, factors))
-    return Collected(*_table(records, notes, where, entries, regrade, require_boxed), tuple(dict.fromkeys(factors)))
+    found = _table(records, notes, where, entries, regrade, require_boxed)
+    return Collected(*found, tuple(dict.fromkeys(factors)), tuple(dict.fromkeys(renamed)))
 
 
 def from_answers(

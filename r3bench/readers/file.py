@@ -8,7 +8,8 @@ import json
 import lzma
 import re
 import zipfile
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,7 @@ TABLES = (".csv", ".tsv", ".txt", ".parquet", ".xlsx")
 LINES = (".jsonl", ".ndjson")
 READ = (*TABLES, *LINES, ".json")  # suffixes, with or without one of `OPENERS` behind it
 NUMBERS = ("seed", "samples", "correct", "tokens", "truncated")  # columns of numbers; all others are text
+OURS = (*NUMBERS, "run", "benchmark", "question", "sample", "response", "gold", "outcome", "base")
 DELIMITERS = ",;\t|"
 DECIMAL = re.compile(r"[-+]?\d+(,\d+)?([eE][-+]?\d+)?")
 THOUSANDS = re.compile(r"[-+]?\d{1,3}(,\d{3})+")
@@ -106,12 +108,14 @@ def _parsed(said: str, where: str) -> Any:
         raise DataError(f"{where}: not usable JSON ({first_line(error)})") from error
 
 
-def read_table(path: Path, rename: Mapping[str, str] | None = None) -> Any:
+def read_table(path: Path, rename: Mapping[str, str] | None = None, keep: Collection[str] | None = None) -> Any:
     """A table as a DataFrame: text stays text, so that a level keeps its spelling.
 
     Args:
-        path: CSV, TSV, parquet, Excel, JSON lines, or JSON with a list of objects.
+        path: CSV, TSV, parquet, Excel, JSON lines, or JSON with a list of objects, or as pandas writes it.
         rename: column of the file -> what it will be called, for the columns that hold numbers.
+        keep: columns that keep their names, besides those in `rename`; others that are spelled like one of ours but for
+            case and space get ours. None: all keep them.
 
     Raises:
         DataError: naming the file and what was expected.
@@ -121,18 +125,33 @@ def read_table(path: Path, rename: Mapping[str, str] | None = None) -> Any:
     kind = suffix(path)
     if kind not in READ:
         raise DataError(f"{path}: expected a {', '.join(READ[:-1])} or {READ[-1]} file, or one packed as {_packed()}")
+    names = (lambda frame: frame) if keep is None else lambda frame: called(frame, {*(rename or {}), *keep})
     try:
         if kind == ".parquet":
-            return pd.read_parquet(io.BytesIO(content(path)))
+            frame = pd.read_parquet(io.BytesIO(content(path)))
+            return names(frame.reset_index() if any(name is not None for name in frame.index.names) else frame)
         if kind == ".xlsx":
-            frame = _sheet(path)
+            frame = names(_sheet(path))
         elif kind in LINES or kind == ".json":
-            return _objects(path, kind)
+            return names(_objects(path, kind))
         else:
-            frame = _delimited(path, kind)
+            frame = names(_delimited(path, kind))
     except (ValueError, OSError, KeyError, pd.errors.ParserError, zipfile.BadZipFile) as error:
         raise DataError(f"{path}: can't be read: {first_line(error)}") from error
     return _with_numbers(frame, dict(rename or {}), path)
+
+
+def called(frame: Any, keep: Collection[str]) -> Any:
+    """The table with names of columns without space around them, and ours for those spelled like one but for case.
+
+    Two columns that would come to one name, and those in `keep`, stay as they are.
+    """
+    columns = list(frame.columns)
+    plainly = {column: str(column).strip() for column in columns}
+    ours = {column: name.lower() if name.lower() in OURS else name for column, name in plainly.items()}
+    taken = Counter(ours.values())
+    found = {c: n for c, n in ours.items() if n != c and taken[n] == 1 and str(c) not in keep}
+    return frame.rename(columns=found)
 
 
 def _packed() -> str:
@@ -156,13 +175,26 @@ def _objects(path: Path, kind: str) -> Any:
     import pandas as pd
 
     if kind == ".json":
-        rows = read_json(path)
+        rows = _listed(read_json(path))
         if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
             raise DataError(f"{path}: expected a list of objects, one per row")
     else:
         rows = [row for _, row in json_lines(path)]
     columns = list(dict.fromkeys(key for row in rows for key in row))
     return pd.DataFrame({c: pd.Series([row.get(c) for row in rows], dtype=object) for c in columns})
+
+
+def _listed(value: Any) -> Any:
+    """The rows in a JSON value: a list, the one list in an object, or pandas' columns of rows or columns and data."""
+    if not isinstance(value, dict) or not value:
+        return value
+    if {"columns", "data"} <= set(value) and isinstance(value["data"], list):
+        return [dict(zip(value["columns"], row, strict=True)) for row in value["data"]]
+    columns = list(value.values())
+    if all(isinstance(c, dict) and list(c) == list(columns[0]) for c in columns):
+        return [{name: column[row] for name, column in value.items()} for row in columns[0]]
+    lists = [v for v in columns if isinstance(v, list) and v and isinstance(v[0], dict)]
+    return lists[0] if len(lists) == 1 else value
 
 
 def _delimited(path: Path, kind: str) -> Any:

@@ -8,7 +8,7 @@ from typing import Any
 
 from r3bench.errors import ConfigError, DataError, first_line, nearest
 from r3bench.readers import layouts
-from r3bench.readers.file import LINES, READ, json_lines, read_json, suffix
+from r3bench.readers.file import LINES, READ, content, json_lines, read_json, suffix
 from r3bench.readers.options import Options
 from r3bench.readers.rows import read_rows
 
@@ -130,7 +130,7 @@ def keys_of(path: Path) -> list[str]:
         import pyarrow.parquet as pq
 
         try:
-            return list(pq.read_schema(path).names)
+            return list(pq.read_schema(pa.BufferReader(content(path))).names)
         except (pa.ArrowException, OSError) as error:
             raise DataError(f"{path}: can't be read: {first_line(error)}") from error
     if kind in LINES:

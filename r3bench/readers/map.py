@@ -67,6 +67,9 @@ def read_map(path: Path, options: Options) -> FileMap:
     listed = values.pop("runs", None)
     if not isinstance(listed, list) or not listed:
         raise ConfigError(f"{path}: runs: got {listed!r}, expected a list of {{files: ..., seed: ..., factors: ...}}")
+    if isinstance(rename := values.get("rename"), dict):  # what else it may be is for the table to say
+        names = {str(old): str(new) for old, new in rename.items()}
+        options = dataclasses.replace(options, rename={**names, **options.rename})
     common = {key: values.pop(key) for key in OPTIONS if key in values}
     entries = []
     for number, entry in enumerate(listed):

@@ -1,6 +1,7 @@
 """What a reader may be told: which score decides, from where on an answer is right, what else to look at."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
@@ -14,4 +15,5 @@ class Options:
     missing: str = "refuse"  # answers without a verdict: 'refuse', 'wrong' or 'drop'
     measured_again: str = "newest"  # two measurements of a run in one folder: the 'newest', or 'all' of their answers
     step: int | None = None  # training step of a dump; None: the last for validation, all for completions
+    rename: Mapping[str, str] = field(default_factory=dict)  # column of a table of answers -> what it is called
     verdicts: bool = True  # whether stored verdicts are wanted; False where answers are graded anew

@@ -27,7 +27,9 @@ TEXTS = (  # columns that say something of an answer and are never factors
 
 def read_rows(path: Path, options: Options) -> list[dict[str, Any]]:
     """The answers of a table."""
-    return from_frame(read_table(path), str(path), options)
+    keep = [options.metric] if options.metric else ()
+    frame = read_table(path, options.rename, keep=keep)
+    return from_frame(frame.rename(columns=dict(options.rename)), str(path), options)
 
 
 def from_frame(frame: Any, where: str, options: Options) -> list[dict[str, Any]]:

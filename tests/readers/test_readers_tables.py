@@ -14,7 +14,8 @@ from r3bench.analysis.columns import Reading
 from r3bench.analysis.external import load_any
 from r3bench.analysis.outside import Outside
 from r3bench.cli import app
-from r3bench.errors import DataError
+from r3bench.errors import ConfigError, DataError
+from r3bench.readers.options import Options
 
 ROWS = ANSWERS.drop(columns=["prompt"])
 
@@ -246,6 +247,66 @@ def test_the_untrained_model_of_a_map(tmp_path):
     found = load_any(tmp_path / "m.yaml")
     assert [r.run for r in found.runs if r.base] == ["untrained model"]
     assert found.factors == {"method": ("dapo", "grpo")}
+
+
+SPELLED = {
+    "Title.csv": lambda f, p: f.rename(columns=str.title).to_csv(p, index=False),
+    "UPPER.xlsx": lambda f, p: f.rename(columns=str.upper).to_excel(p, index=False),
+    "space.csv": lambda f, p: f.rename(columns=" {} ".format).to_csv(p, index=False, sep=";"),
+    "space.parquet": lambda f, p: f.rename(columns=" {}".format).to_parquet(p),
+    "index.parquet": lambda f, p: f.set_index(["run", "seed"]).to_parquet(p),
+    "one-index.parquet": lambda f, p: f.set_index("run").to_parquet(p),
+    "parquet.parquet.gz": lambda f, p: p.write_bytes(gzip.compress(f.to_parquet())),
+    "columns.json": lambda f, p: f.to_json(p),
+    "split.json": lambda f, p: f.to_json(p, orient="split"),
+    "inside.json": lambda f, p: p.write_text(
+        json.dumps({"made": "today", "results": json.loads(f.to_json(orient="records"))})
+    ),
+}
+
+
+@pytest.mark.parametrize("counted", [False, True])
+@pytest.mark.parametrize("name", SPELLED)
+def test_names_in_another_case_and_what_pandas_writes_by_default(name, counted, tmp_path, wanted):
+    SPELLED[name](long_form(ANSWERS, tokens=True) if counted else ROWS, tmp_path / name)
+    factor = {"Title.csv": "Method", "UPPER.xlsx": "METHOD"}.get(name, "method")
+    found = analyze(tmp_path / name, reading=Reading(reference={factor: "grpo"}))
+    assert json.dumps(figures(found, tokens=True)).replace(factor, "method") == json.dumps(wanted)
+
+
+def test_two_columns_of_one_name_but_for_case_are_left_as_they_are(tmp_path):
+    ROWS.assign(Correct=True).rename(columns={"run": "Run"}).to_csv(tmp_path / "t.csv", index=False)
+    found = analyze(tmp_path / "t.csv", reading=Reading(reference={"method": "grpo"}, ignore=("Correct",)))
+    assert found["effects"] == analyze(ROWS, reading=BOTH)["effects"]
+    ROWS.rename(columns={"correct": "Correct"}).to_csv(tmp_path / "t.csv", index=False)
+    named = analyze(tmp_path / "t.csv", reading=BOTH, outside=Outside(Options(metric="Correct")))
+    assert named["effects"] == found["effects"]
+
+
+def renamed(tmp_path):
+    names = {"question": "frage", "gold": "loesung", "response": "antwort", "method": "verfahren"}
+    frame = ROWS.rename(columns=names).assign(correct=True)
+    for place, rows in groups(frame, "run"):
+        rows.to_csv(tmp_path / f"{place}.csv", index=False)
+    frame.to_parquet(tmp_path / "all.parquet")
+    told = {new: old for old, new in names.items()}
+    lines = "".join(f"  {new}: {old}\n" for new, old in told.items())
+    (tmp_path / "m.yaml").write_text(f"runs:\n- {{files: '*.csv'}}\nrename:\n{lines}")
+    return frame, told
+
+
+@pytest.mark.parametrize("source", ["memory", "all.parquet", "*.csv", "m.yaml"])
+def test_columns_of_answers_are_renamed_wherever_they_come_from(source, tmp_path, wanted):
+    """All of them, also those that only grading anew looks at."""
+    frame, told = renamed(tmp_path)
+    reading = Reading(rename={} if source == "m.yaml" else told, reference={"method": "grpo"})
+    found = analyze(frame if source == "memory" else tmp_path / source, reading=reading, outside=Outside(regrade=True))
+    assert figures(found, tokens=True) == wanted
+    with pytest.raises(ConfigError, match="--rename farge=question: no such column"):
+        analyze(
+            frame if source == "memory" else tmp_path / source,
+            reading=Reading(rename={**reading.rename, "farge": "question"}), outside=Outside(regrade=True),
+        )  # fmt: skip
 
 
 READ = {  # what an option of a reader says, and what the table looks like that needs it
