@@ -9,11 +9,11 @@ from typing import Any
 from r3bench import project
 from r3bench.config.sections import Recipe
 from r3bench.config.trainer_fields import generation_batch, trainer_value
-from r3bench.errors import ConfigError, Unreachable, first_line
+from r3bench.errors import ConfigError, first_line
 from r3bench.sweep.asked import spread
+from r3bench.sweep.hub import model_options
 from r3bench.training import embedded
 from r3bench.training.batches import check_questions, check_save_steps
-from r3bench.training.data_sources import OFFLINE
 from r3bench.training.names import ADAPTER, BUILT_IN
 from r3bench.training.tracking import check_tracker_names
 
@@ -87,17 +87,15 @@ class Model:
             return
         from r3bench.training import models
 
+        options = {}
         if local:
             models.check_folder(folder, self.name)
-        try:
-            self.tokenizer = models.load_tokenizer(recipe.model)
-            self.positions = models.load_positions(recipe.model)
-        except ConfigError as error:
-            if not local and ("connect to" in str(error) or "can't be reached" in str(error)):
-                raise Unreachable(f"model.name: '{self.name}' can't be looked at: {OFFLINE}") from error
-            raise
+        elif self.name not in BUILT_IN:
+            options = model_options(self.name, recipe.model.revision)
+        self.tokenizer = models.load_tokenizer(recipe.model, **options)
+        self.positions = models.load_positions(recipe.model, **options)
         if recipe.model.lora is not None or local:
-            bare = models.without_weights(recipe.model)
+            bare = models.without_weights(recipe.model, **options)
             if local:
                 models.check_shapes(folder, bare, len(self.tokenizer), self.name)
             if recipe.model.lora is not None:

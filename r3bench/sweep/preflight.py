@@ -24,6 +24,7 @@ from r3bench.errors import ConfigError, R3BenchError, Unreachable, first_line
 from r3bench.evaluation.task_file import check_file
 from r3bench.files import read_json, write_json
 from r3bench.prompts import fill, prompt_of
+from r3bench.sweep import hub
 from r3bench.sweep.asked import ask_components, ask_rewards, made_up, more, spread
 from r3bench.sweep.fits import Model, check_evaluation_prompts, check_numbers, check_training_prompts
 from r3bench.sweep.patience import within
@@ -164,6 +165,11 @@ def tried(recipes: Iterable[Recipe], *, measured_only: Iterable[Recipe] = ()) ->
     """
     recipes, untrained = list(recipes), list(measured_only)
     look([*recipes, *untrained])
+    with hub.as_found([*recipes, *untrained]):
+        return _tried(recipes, untrained)
+
+
+def _tried(recipes: Sequence[Recipe], untrained: Sequence[Recipe]) -> list[str]:
     unreachable: list[str] = []
 
     def each(part: Any, of: Sequence[Recipe], attempt: Callable[[Recipe], object]) -> None:

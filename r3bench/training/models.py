@@ -71,13 +71,14 @@ def check_folder(folder: Path, name: str) -> None:
     check_tokenizer(tokenizer, name)
 
 
-def without_weights(section: ModelSection) -> PreTrainedModel:
-    """The model of `section` as it would be loaded, with shapes and no weights.
+def without_weights(section: ModelSection, **more: Any) -> PreTrainedModel:
+    """The model of `section` as it would be loaded, with shapes and no weights. `more`: for transformers.
 
     Raises:
         ConfigError: as `load_model`, and for a configuration that describes no model.
     """
     source, options = _source(section)
+    options |= more
     try:
         config = AutoConfig.from_pretrained(source, trust_remote_code=False, **options)
         with torch.device("meta"):
@@ -169,13 +170,16 @@ def load_model(section: ModelSection) -> tuple[PreTrainedModel, PreTrainedTokeni
     return model, tokenizer
 
 
-def load_tokenizer(section: ModelSection) -> PreTrainedTokenizerBase:
+def load_tokenizer(section: ModelSection, **more: Any) -> PreTrainedTokenizerBase:
     """The tokenizer of `section`, which pads on the left and has a padding token and a chat template.
+
+    `more`: for transformers.
 
     Raises:
         ConfigError: as `load_model`.
     """
     source, options = _source(section)
+    options |= more
     try:
         tokenizer = AutoTokenizer.from_pretrained(source, trust_remote_code=False, padding_side="left", **options)
     except UNLOADABLE as error:
@@ -186,13 +190,16 @@ def load_tokenizer(section: ModelSection) -> PreTrainedTokenizerBase:
     return tokenizer
 
 
-def load_positions(section: ModelSection) -> int | None:
+def load_positions(section: ModelSection, **more: Any) -> int | None:
     """How many tokens the model of `section` can take; None where it doesn't say. Its weights aren't read.
+
+    `more`: for transformers.
 
     Raises:
         ConfigError: as `load_model`.
     """
     source, options = _source(section)
+    options |= more
     try:
         return positions(AutoConfig.from_pretrained(source, trust_remote_code=False, **options))
     except UNLOADABLE as error:

@@ -1,10 +1,13 @@
 """Mistakes that would only show after training are refused before it, by `validate` and by `ablate`, in one line."""
 # ruff: noqa: E501, a table of cases
 
+import http.server
 import itertools
 import json
 import re
 import shutil
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -418,3 +421,41 @@ def test_a_folder_does_not_take_a_built_in_name(mine: Path) -> None:
     changed(mine, {"data": "gsm8k"})
     recipe = load_recipe(str(mine / "ablations/recipes/mine.yaml"))
     assert (recipe.model.name, recipe.data.name) == ("embedded", "gsm8k")
+
+
+class Answers(http.server.BaseHTTPRequestHandler):
+    """A hub that knows no model."""
+
+    def do_GET(self) -> None:
+        self.send_response(404)
+        self.send_header("X-Error-Code", "RepoNotFound")
+        self.end_headers()
+
+    do_HEAD = do_GET
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.mark.parametrize("answers", [False, True])
+def test_a_hub_is_asked_once(mine: Path, r3bench, monkeypatch: pytest.MonkeyPatch, answers: bool) -> None:
+    """One that can't be reached costs no retries, one that answers says that there is no such model."""
+    import datasets
+    from huggingface_hub import constants
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Answers) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        address = f"http://127.0.0.1:{server.server_port if answers else 9}"
+        monkeypatch.setattr(constants, "ENDPOINT", address)
+        for module in (constants, datasets.config):
+            monkeypatch.setattr(module, "HF_HUB_OFFLINE", False)
+        changed(mine, {"model": "nobody/nothing"})
+        began = time.monotonic()
+        result = r3bench("validate", str(mine / "ablations/grid.yaml"))
+        assert time.monotonic() - began < 20
+        server.shutdown()
+    if answers:
+        assert result.exit_code == 2 and "model.name: the hub has no 'nobody/nothing'" in result.stderr
+    else:
+        assert result.exit_code == 0 and "warning: model.name: 'nobody/nothing' can't be looked at" in result.stderr
+    assert not constants.HF_HUB_OFFLINE and not datasets.config.HF_HUB_OFFLINE
