@@ -66,6 +66,10 @@ def fill(template: str, values: Mapping[str, Any], where: str) -> str:
     for inner in _LOOSE.findall(template.replace("{{", "").replace("}}", "")):
         name = inner.strip()
         stem = re.split(r"[^A-Za-z0-9_]", name)[0]
+        if name in values and not name.isidentifier():
+            raise ConfigError(
+                f"{where}: {{{inner}}} is not filled in: its name isn't of letters, digits and _; rename the column"
+            )
         if (stem in values and name not in values) or (inner != name and name in values):
             raise ConfigError(
                 f"{where}: {{{inner}}} is not filled in; expected {{{stem}}} alone (for the text itself, double the "

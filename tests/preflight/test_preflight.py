@@ -195,6 +195,10 @@ CASES: dict[str, tuple[Change, str]] = {
     "async reward that waits": (replaced("rewards.py", "    return [0.1", "    import asyncio; await asyncio.sleep(1e6)\n    return [0.1"), r"'.*later' gave nothing within 0\.5 s"),
     "reward's file that hangs": (replaced("rewards.py", "async def", "import time\ntime.sleep(1e6)\n\n\nasync def"), r"importing them gave nothing within 0\.5 s"),
     "template's format": (replaced("prompts/ask.txt", "{level}", "{level:02d}"), r"ask\.txt: data\.template: \{level:02d\} is not filled in; expected \{level\}"),
+    "template's column of two words": (both(written("prompts/ask.txt", "{problem} {the level}"), keys(data__columns=["the level"]), lambda home: [
+        (home / path).write_text((home / path).read_text().replace('"level"', '"the level"').replace("[level]", "[the level]"))
+        for path in ("data/train.jsonl", "data/heldout.jsonl", "evals/own.yaml")
+    ]), r"\{the level\} is not filled in: its name isn't of letters"),
     "template's space": (replaced("prompts/ask.txt", "{level}", "{ level }"), r"\{ level \} is not filled in"),
     "column of the trainer's": (keys(data__columns=["level", "prompts"]), r"columns: got 'prompts', which is a name of the trainer's"),
     "style beside a template": (keys(eval__style="r1", eval__template="{problem}"), r"eval: template: got one beside style 'r1'"),
