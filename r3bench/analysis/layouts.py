@@ -29,7 +29,7 @@ def paper_table(results: Results, layout: str, with_reported: bool = True) -> Ta
         ConfigError: unknown layout, or a study without the cells the layout needs.
     """
     if layout not in LAYOUTS:
-        raise ConfigError(f"layout: got '{layout}'{nearest(layout, LAYOUTS)}")
+        raise ConfigError(f"layout: got '{layout}'{nearest(layout, ('wide', 'long', 'effects', *LAYOUTS))}")
     rows = cell_rows(results)
     ours = _benchmarks(results)
     chosen = _rows_for(results, layout)

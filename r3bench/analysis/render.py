@@ -8,7 +8,7 @@ import unicodedata
 from collections.abc import Sequence
 from typing import Literal, get_args
 
-from r3bench.analysis.frame import Entry, Table
+from r3bench.analysis.frame import Entry, Spread, Table
 from r3bench.errors import ConfigError, nearest
 
 Format = Literal["markdown", "latex", "csv", "html"]
@@ -27,17 +27,20 @@ def render(tables: Sequence[Table], to: str) -> str:
 
     Args:
         tables: what to render.
-        to: 'markdown', 'latex' (booktabs), 'csv' (of the first table: one header, plain numbers) or 'html'.
+        to: 'markdown', 'latex' (see `latex.to_latex`), 'csv' (of the first table: one header, plain numbers) or 'html'.
 
     Raises:
         ConfigError: unknown format.
     """
     if to == "csv":
         return to_csv(tables[0])
-    writers = {"markdown": to_markdown, "latex": to_latex, "html": to_html}
-    if to not in writers:
+    if to not in get_args(Format):
         raise ConfigError(f"format: got '{to}'{nearest(to, get_args(Format))}")
-    return "\n".join(writers[to](table) for table in tables)
+    from r3bench.analysis.latex import joined, to_latex
+
+    writers = {"markdown": to_markdown, "latex": to_latex, "html": to_html}
+    texts = [writers[to](table) for table in tables]
+    return joined(texts) if to == "latex" else "\n".join(texts)
 
 
 def plain(text: str, longest: int = LONGEST) -> str:
@@ -69,10 +72,20 @@ def to_markdown(table: Table) -> str:
     lines = [f"### {cell(table.title)}", ""]
     lines.append("| " + " | ".join(cell(c.name) for c in table.columns) + " |")
     lines.append("|" + "|".join("---:" if c.align == "right" else ":---" for c in table.columns) + "|")
-    lines += ["| " + " | ".join(cell(e.text, e.strong) for e in row) + " |" for row in table.rows]
+    lines += ["| " + " | ".join(_dressed(cell(e.text, e.strong), e.spread) for e in row) + " |" for row in table.rows]
     if table.notes:
         lines += ["", *(f"- {BLOCK.sub(OPENED, cell(note, longest=LONGEST_NOTE))}" for note in table.notes)]
     return "\n".join(lines) + "\n"
+
+
+def _dressed(text: str, spread: Spread | None) -> str:
+    """A number with what stands beside it, as Markdown and HTML; everything in a spread is made of digits."""
+    if spread is None:
+        return text
+    line, (raised, lowered), within = spread.parts()
+    scripts = (f"<sup>{raised}</sup>" if raised else "") + (f"<sub>{lowered}</sub>" if lowered else "")
+    letters = f"<sup>{spread.letters}</sup>" if spread.letters else ""
+    return f"{text}{scripts}{letters}{line}{f' {within}' if within else ''}"
 
 
 def to_csv(table: Table) -> str:
@@ -99,7 +112,7 @@ def to_html(table: Table) -> str:
         cells = []
         for i, (entry, column) in enumerate(zip(row, table.columns, strict=True)):
             text = html.escape(plain(entry.text))
-            text = f"<strong>{text}</strong>" if entry.strong else text
+            text = _dressed(f"<strong>{text}</strong>" if entry.strong else text, entry.spread)
             kind = ' class="num"' if column.align == "right" else ""
             cells.append(f'<th scope="row">{text}</th>' if i == 0 else f"<td{kind}>{text}</td>")
         body.append(f"<tr>{''.join(cells)}</tr>")
@@ -123,28 +136,3 @@ def latex_text(text: str, longest: int = LONGEST) -> str:
             bare = unicodedata.normalize("NFKD", character).encode("ascii", "ignore").decode()
             parts.append(bare if bare.isalnum() else "?")
     return "".join(parts)
-
-
-def to_latex(table: Table) -> str:
-    """A booktabs `table` environment; the document needs `\\usepackage{booktabs}` and nothing else."""
-    spec = "".join("r" if c.align == "right" else "l" for c in table.columns)
-
-    def cell(entry: Entry) -> str:
-        return rf"\textbf{{{latex_text(entry.text)}}}" if entry.strong else latex_text(entry.text)
-
-    lines = [
-        r"\begin{table}[ht]",
-        r"\centering\small",
-        rf"\caption{{{latex_text(table.title)}}}",
-        rf"\label{{tab:{re.sub(r'[^a-z0-9]+', '-', table.key.lower()).strip('-') or 'table'}}}",
-        rf"\begin{{tabular}}{{{spec}}}",
-        r"\toprule",
-        " & ".join(latex_text(c.name) for c in table.columns) + r" \\",
-        r"\midrule",
-        *(" & ".join(cell(e) for e in row) + r" \\" for row in table.rows),
-        r"\bottomrule",
-        r"\end{tabular}",
-        *(rf"\par\smallskip\footnotesize {latex_text(note, LONGEST_NOTE)}" for note in table.notes),
-        r"\end{table}",
-    ]
-    return "\n".join(lines) + "\n"

@@ -5,53 +5,101 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from r3bench.analysis.cells import CellRow, Estimate, best_cells, cell_rows
+from r3bench.analysis.choices import Choices, chosen
 from r3bench.analysis.effects import Effect, effects
 from r3bench.analysis.families import OTHER, PRIMARY
 from r3bench.analysis.frame import Column, Entry, Table, count, decimal, many, points, with_interval
 from r3bench.analysis.layouts import paper_table
 from r3bench.analysis.longtable import write_long_table
+from r3bench.analysis.main_table import MODELS_MARK, MODELS_NOTE, main_frame, main_table
 from r3bench.analysis.prepare import MACRO, benchmark_sets
 from r3bench.analysis.render import SUFFIXES, render
 from r3bench.analysis.results import Results
 from r3bench.analysis.study import load_study
 from r3bench.analysis.twoway import ROUNDING
+from r3bench.errors import StateError
 from r3bench.files import write_text
 
 LIKE_THESE = "on questions like these (two-way: seeds and questions)"
-MODELS_MARK = " ~"  # of an interval without noise between runs
-MODELS_NOTE = (
-    "~ interval over questions of exactly these models; it says nothing about other seeds of the same recipes, "
-    "for which a cell needs more than one"
-)
+LAYOUTS = ("wide", "long", "effects")  # besides those of papers
 
 
-def render_tables(study: Path | Results, format: str = "markdown", layout: str | None = None) -> str:
+def render_tables(
+    study: Path | Results, format: str = "markdown", layout: str | None = None, choices: Choices | None = None
+) -> str:
     """The study's tables as one text.
 
     Args:
         study: study folder, or the results of one or of a table in memory (`external.load_any`).
-        format: 'markdown', 'latex', 'html', or 'csv' (the tidy cell frame).
-        layout: 'r3-table1' or 'r3-table3' for the paper's own layouts.
+        format: 'markdown', 'latex', 'html', or 'csv' (the tidy cell frame; of a layout, its first table).
+        layout: 'wide' (one table, a column per benchmark), 'long' (a table per benchmark), 'effects', or 'r3-table1'
+            or 'r3-table3' for the paper's own. Left out: all, or 'wide' where the choices are about one table.
+        choices: columns, names, decimals and the like.
 
     Raises:
-        StateError, ConfigError: see `load_study` and `render`.
+        StateError, ConfigError: see `load_study`, `render` and `choices.chosen`.
     """
     results = study if isinstance(study, Results) else load_study(study)
-    if layout is not None:
-        return render([paper_table(results, layout)], format)
-    if format == "csv":
+    said = choices or Choices()
+    if layout is None and said.of_one and said.only is None:
+        layout = "wide"
+    if format == "csv" and layout is None and said.only is None:
         return render([cell_frame(cell_rows(results))], "csv")
-    return render(study_tables(results), format)
+    tables = chosen(_laid_out(results, layout, said), said)
+    if not tables:
+        raise StateError(f"{results.name}: no table to show in layout '{layout}': nothing was varied")
+    if format == "csv":
+        return render([main_frame(tables[0])], "csv")
+    if format == "latex":
+        from r3bench.analysis.latex import joined, to_latex
+
+        return joined(
+            [
+                to_latex(t, "column" if said.width == "column" else "page", said.label if i == 0 else None)
+                for i, t in enumerate(tables)
+            ]
+        )
+    return render(tables, format)
 
 
-def write_tables(study: Path | Results, out: Path) -> list[Path]:
-    """Write `tables.{md,tex,html}`, `{cells,effects}.csv` and `questions.parquet` into `out`; returns their paths."""
+def _laid_out(results: Results, layout: str | None, choices: Choices) -> list[Table]:
+    if layout is None:
+        rows = cell_rows(results)
+        found = study_tables(results, rows, decimals=choices.decimals)
+        # with one benchmark the cells' own table says the same
+        wanted = len(results.benchmarks) > 1 or choices.only is not None
+        return [main_table(results, rows, choices), *found] if wanted else found
+    if layout == "wide":
+        return [main_table(results, None, choices)]
+    if layout == "long":
+        return [t for t in study_tables(results, decimals=choices.decimals) if t.key.startswith(("cells-", "answers-"))]
+    if layout == "effects":
+        tables = study_tables(results, decimals=choices.decimals)
+        return [t for t in tables if not t.key.startswith(("cells-", "answers-"))]
+    return [paper_table(results, layout)]
+
+
+def write_tables(
+    study: Path | Results, out: Path, choices: Choices | None = None, layout: str | None = None
+) -> list[Path]:
+    """Write the tables' files into `out`; returns their paths.
+
+    `main.{md,tex,html,csv}` (the wide table), `tables.{md,tex,html}`, `{cells,effects}.csv`, `questions.parquet`, and,
+    where a layout or something else was chosen, that as `chosen.{md,tex,html,csv}`. The others are the same whatever
+    is chosen, so that they can be compared with those of any other day.
+    """
     results = study if isinstance(study, Results) else load_study(study)
     rows, (found, notes) = cell_rows(results), effects(results, draws=500)
     shown = study_tables(results, rows, found, notes)
     written = {f"tables.{SUFFIXES[to]}": render(shown, to) for to in ("markdown", "latex", "html")}
+    wide = main_table(results, rows)
+    written |= {f"main.{suffix}": render([main_frame(wide) if to == "csv" else wide], to)
+                for to, suffix in SUFFIXES.items()}  # fmt: skip
     written["cells.csv"] = render([cell_frame(rows)], "csv")
     written["effects.csv"] = render([effect_frame(found)], "csv")
+    if layout is not None or (choices is not None and choices != Choices()):
+        for to, suffix in SUFFIXES.items():
+            written[f"chosen.{suffix}"] = render_tables(results, to, layout, choices)
     for name, text in written.items():
         write_text(out / name, text)
     write_long_table(results, out / "questions.parquet")
@@ -60,30 +108,32 @@ def write_tables(study: Path | Results, out: Path) -> list[Path]:
 
 def study_tables(
     results: Results, rows: Sequence[CellRow] | None = None, found: Sequence[Effect] | None = None,
-    notes: Sequence[str] = (),
+    notes: Sequence[str] = (), decimals: int = 1,
 ) -> list[Table]:  # fmt: skip
     """Cells (macro average first), effects, and the sensitivity analysis if runs diverged and are scored."""
     rows = cell_rows(results) if rows is None else rows
     if found is None:
         found, notes = effects(results, draws=0)
     names = list(benchmark_sets(results))
-    tables = [cell_table(results, name, [r for r in rows if r.benchmark == name]) for name in names]
-    tables += [t for name in results.benchmarks if (t := answer_table(results, name, rows)) is not None]
+    tables = [cell_table(results, name, [r for r in rows if r.benchmark == name], decimals) for name in names]
+    tables += [t for name in results.benchmarks if (t := answer_table(results, name, rows, decimals)) is not None]
     if found:
-        tables.append(effect_table(results, [e for e in found if e.benchmark == names[0]], notes))
+        tables.append(effect_table(results, [e for e in found if e.benchmark == names[0]], notes, decimals=decimals))
         if len(names) > 1:
-            tables.append(by_benchmark_table(results, found))
+            tables.append(by_benchmark_table(results, found, decimals))
     if results.diverged and results.declared.failed_score != "drop":
         dropped, said = effects(results, failed_score="drop", draws=0)
         first = [e for e in dropped if e.benchmark == names[0] and e.family in (PRIMARY, OTHER)]
         if first:
             tables.append(
-                effect_table(results, first, said, "Sensitivity: tested effects without the runs that diverged")
+                effect_table(
+                    results, first, said, "Sensitivity: tested effects without the runs that diverged", decimals
+                )
             )
     return tables
 
 
-def cell_table(results: Results, benchmark: str, rows: Sequence[CellRow]) -> Table:
+def cell_table(results: Results, benchmark: str, rows: Sequence[CellRow], decimals: int = 1) -> Table:
     """One row per cell of one benchmark, in points."""
     columns = [
         Column("cell", "left"), Column("runs"), Column("accuracy"), Column("SD of seeds"),
@@ -98,10 +148,10 @@ def cell_table(results: Results, benchmark: str, rows: Sequence[CellRow]) -> Tab
             [
                 Entry(row.label),
                 Entry("-" if row.base else str(len(row.runs))),
-                Entry(_estimate(row.accuracy), strong=row.best),
-                Entry("-" if row.seed_sd is None else points(row.seed_sd)),
-                Entry(_estimate(row.gain_base, True)),
-                Entry(_estimate(row.gain_off, True)),
+                Entry(_estimate(row.accuracy, decimals=decimals), strong=row.best),
+                Entry("-" if row.seed_sd is None else points(row.seed_sd, decimals=decimals)),
+                Entry(_estimate(row.gain_base, True, decimals)),
+                Entry(_estimate(row.gain_off, True, decimals)),
                 Entry(decimal(row.tokens)),
                 Entry("-" if row.truncated is None else f"{100 * row.truncated:.1f} %"),
                 Entry(count(row.generated_tokens)),
@@ -124,12 +174,12 @@ def cell_table(results: Results, benchmark: str, rows: Sequence[CellRow]) -> Tab
     )
 
 
-def _estimate(estimate: Estimate | None, signed: bool = False) -> str:
+def _estimate(estimate: Estimate | None, signed: bool = False, decimals: int = 1) -> str:
     if estimate is None:
         return "-"
     if estimate.like_these.low is None and estimate.models.low is not None:
-        return with_interval(estimate.value, estimate.models, signed) + MODELS_MARK
-    return with_interval(estimate.value, estimate.like_these, signed)
+        return with_interval(estimate.value, estimate.models, signed, decimals) + MODELS_MARK
+    return with_interval(estimate.value, estimate.like_these, signed, decimals)
 
 
 def acted_text(row: CellRow) -> str:
@@ -148,13 +198,16 @@ def outcome_text(row: CellRow) -> str:
     return ", ".join(f"{n} {what}" for n, what in parts if n)
 
 
-def answer_table(results: Results, benchmark: str, rows: Sequence[CellRow]) -> Table | None:
+def answer_table(results: Results, benchmark: str, rows: Sequence[CellRow], decimals: int = 1) -> Table | None:
     """What the evaluation counted besides accuracy: pass@k, maj@k, answers not found, gradings timed out."""
     rows = [r for r in rows if r.benchmark == benchmark and r.summary]
     keys = list(dict.fromkeys(k for r in rows for k in sorted(r.summary, key=lambda k: (k[0] not in "pm", k))))
     if not rows:
         return None
-    body = [[Entry(r.label), *(Entry(points(r.summary.get(k)), r.summary.get(k)) for k in keys)] for r in rows]
+    body = [
+        [Entry(r.label), *(Entry(points(r.summary.get(k), decimals=decimals), r.summary.get(k)) for k in keys)]
+        for r in rows
+    ]
     heads = [
         Column({"no_answer": "no answer %", "timeouts": "timed out %", "agreement": "spelling agrees %"}.get(k, k))
         for k in keys
@@ -241,7 +294,9 @@ def missing_note(results: Results) -> str:
     )
 
 
-def effect_table(results: Results, found: Sequence[Effect], notes: Sequence[str], title: str = "") -> Table:
+def effect_table(
+    results: Results, found: Sequence[Effect], notes: Sequence[str], title: str = "", decimals: int = 1
+) -> Table:
     """One row per effect: estimate, both intervals, adjusted p, verdict."""
     name = found[0].benchmark
     percent = f"{100 * results.declared.confidence:g}"
@@ -254,8 +309,8 @@ def effect_table(results: Results, found: Sequence[Effect], notes: Sequence[str]
         [
             Entry(e.term),
             Entry(e.kind.replace("_", " ") + (" *" if e.assumes else "")),
-            Entry(_effect(e)),
-            Entry(with_interval(e.estimate, e.these, True)),
+            Entry(_effect(e, decimals)),
+            Entry(with_interval(e.estimate, e.these, True, decimals)),
             Entry("-" if e.like_these.se is None else f"{100 * e.like_these.se:.2f}"),
             Entry(decimal(e.like_these.df, 0)),
             Entry(p_text(e.like_these.p)),
@@ -279,13 +334,13 @@ def effect_table(results: Results, found: Sequence[Effect], notes: Sequence[str]
     return Table(shown, columns, body, [*about, *results.still, *notes], "sensitivity" if title else "effects")
 
 
-def _effect(effect: Effect) -> str:
+def _effect(effect: Effect, decimals: int = 1) -> str:
     if effect.like_these.low is None and effect.models.low is not None:
-        return with_interval(effect.estimate, effect.models, True) + MODELS_MARK
-    return with_interval(effect.estimate, effect.like_these, True)
+        return with_interval(effect.estimate, effect.models, True, decimals) + MODELS_MARK
+    return with_interval(effect.estimate, effect.like_these, True, decimals)
 
 
-def by_benchmark_table(results: Results, found: Sequence[Effect]) -> Table:
+def by_benchmark_table(results: Results, found: Sequence[Effect], decimals: int = 1) -> Table:
     """Tested effects on every benchmark side by side; strong where the adjusted p resolves them."""
     names = list(dict.fromkeys(e.benchmark for e in found))
     main = {(e.term, e.benchmark): e for e in found if e.family in (PRIMARY, OTHER)}
@@ -298,7 +353,7 @@ def by_benchmark_table(results: Results, found: Sequence[Effect]) -> Table:
                 row.append(Entry("-"))
                 continue
             clear = effect.verdict(1 - results.declared.confidence) in ("up", "down")
-            row.append(Entry(_effect(effect), effect.estimate, clear))
+            row.append(Entry(_effect(effect, decimals), effect.estimate, clear))
         body.append(row)
     columns = [Column("effect", "left"), *(Column("macro average" if n == MACRO else n) for n in names)]
     notes = [f"points, intervals {LIKE_THESE}; bold: adjusted p below {1 - results.declared.confidence:.2g}; "

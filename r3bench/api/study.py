@@ -148,11 +148,22 @@ class Study:
                 }))  # fmt: skip
         return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=columns)
 
-    def table(self, format: str = "markdown") -> str:
-        """The tables that `r3bench tables` prints: markdown, latex, html or csv."""
+    def table(self, format: str = "markdown", layout: str | None = None, **chosen: Any) -> str:
+        """The tables that `r3bench tables` prints.
+
+        Args:
+            format: 'markdown', 'latex', 'html' or 'csv'.
+            layout: 'wide', 'long', 'effects' or a paper's; None: all of them.
+            chosen: `columns`, `only`, `rename`, `decimals`, `caption`, `label`, `sd`, `interval`, `mark`, `width`, as
+                the options of `r3bench tables`; names are a list, `rename` is a mapping.
+
+        Raises:
+            ConfigError: a choice that there isn't, or a column, table or text that the tables don't have.
+        """
+        from r3bench.analysis.choices import choices_from
         from r3bench.analysis.tables import render_tables
 
-        return str(render_tables(self._results, format))
+        return str(render_tables(self._results, format, layout, choices_from(chosen)))
 
     def _cell(self, index: int) -> str:
         from r3bench.analysis.cells import BASE_LABEL

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
+    from r3bench.analysis.choices import Choices
     from r3bench.analysis.columns import Reading
     from r3bench.analysis.declared import Declared
     from r3bench.analysis.outside import Outside
@@ -75,6 +76,86 @@ Boxed = Annotated[
     bool, typer.Option("--require-boxed/--any-form", help="With --regrade: does only a boxed answer count?")
 ]
 KINDS = ("recipes", "grids", "components", "tasks")  # what can be named; catalog.KINDS has the folders
+
+
+Columns = Annotated[
+    str | None,
+    typer.Option("--columns", metavar="A,B", help="Columns by their headings, in order; `benchmarks`: all of those."),
+]
+Only = Annotated[
+    str | None,
+    typer.Option("--only", metavar="A,B", help="Tables: main, cells, cells-BENCHMARK, answers, effects, ..."),
+]
+Decimals = Annotated[int | None, typer.Option("--decimals", metavar="N", help="Decimals of points; default: 1.")]
+Caption = Annotated[str | None, typer.Option("--caption", metavar="TEXT", help="Title of the first table.")]
+Label = Annotated[str | None, typer.Option("--label", metavar="TEXT", help="LaTeX label of the first table.")]
+Layout = Annotated[
+    str | None,
+    typer.Option(
+        "--layout",
+        metavar="NAME",
+        help="wide (a column per benchmark), long (a table each), effects; a paper's: r3-table1, r3-table3.",
+    ),
+]
+Sd = Annotated[
+    str | None,
+    typer.Option("--sd", metavar="FORM", help="Deviation over seeds in the wide table: pm, brackets, subscript, none."),
+]
+IntervalForm = Annotated[
+    str | None,
+    typer.Option("--interval", metavar="FORM", help="Interval in the wide table: brackets, pm, subscript or none."),
+]
+MarkForm = Annotated[
+    str | None,
+    typer.Option("--mark", metavar="HOW", help="Cells not shown to differ from the best: bold, letters or none."),
+]
+PageWidth = Annotated[
+    str | None,
+    typer.Option("--width", metavar="WIDTH", help="page (5.5 in; both columns of two) or column (3.25 in)."),
+]
+Shown = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--rename",
+        metavar="OLD=NEW",
+        help="Another name for a file's column, or for a heading, cell or factor in the tables; repeatable.",
+    ),
+]
+
+
+def choices_of(
+    source: str | Path, rename: list[str] | None, columns: str | None, only: str | None, **others: Any
+) -> "tuple[Choices, list[str]]":
+    """What was chosen of the printed tables, and the `--rename` that are about the columns of a file instead."""
+    from r3bench.analysis.choices import choices_from
+
+    pairs = _pairs("--rename", rename, "OLD=NEW")
+    of_file = _columns(str(source)) if pairs else set()
+    values = {
+        "columns": _names("--columns", columns) if columns is not None else None,
+        "only": _names("--only", only) if only is not None else None,
+        "rename": {k: v for k, v in pairs.items() if k not in of_file},
+        **others,
+    }
+    return choices_from(values), [f"{k}={v}" for k, v in pairs.items() if k in of_file]
+
+
+def _columns(source: str) -> set[str]:
+    """The columns of tables from elsewhere, which may have to be read by other names; none of a study."""
+    path = Path(source)
+    if path.is_dir():
+        from r3bench.analysis.outside import is_study
+
+        if is_study(path):
+            return set()
+    from r3bench.readers.collect import first_columns
+    from r3bench.readers.formats import column_names
+    from r3bench.readers.map import Entry, read_map
+    from r3bench.readers.options import Options
+
+    if path.is_file() and path.suffix in (".yaml", ".yml"):
+        return first_columns(read_map(path, Options()).entries)
+    return set(column_names(path)) if path.is_file() else first_columns([Entry(source)])
 
 
 def study_folder(name: str, runs: Path) -> Path:

@@ -1,5 +1,6 @@
 """`tables`, `report`, `trace`, `analyze`: what results show, and what they rest on."""
 
+from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -8,21 +9,33 @@ import typer
 from r3bench.commands.options import (
     RUNS,
     Boxed,
+    Caption,
+    Columns,
+    Decimals,
     Factors,
     Filter,
     Fixed,
     FormatName,
     Ignore,
+    IntervalForm,
     Json,
+    Label,
+    Layout,
+    MarkForm,
     Metric,
     Missing,
+    Only,
+    PageWidth,
     Reference,
     Regrade,
     Rename,
     Right,
     Runs,
+    Sd,
+    Shown,
     Step,
     StudyName,
+    choices_of,
     other_files,
     other_source,
     print_json,
@@ -33,6 +46,7 @@ from r3bench.commands.options import (
 )
 
 if TYPE_CHECKING:
+    from r3bench.analysis.choices import Choices
     from r3bench.analysis.columns import Reading
     from r3bench.analysis.declared import Declared
     from r3bench.analysis.outside import Outside
@@ -49,14 +63,21 @@ Out = Annotated[
 def tables(
     study: StudyOrFile,
     format: Format = "markdown",
-    layout: Annotated[
-        str | None, typer.Option(metavar="NAME", help="A paper's own layout: r3-table1 or r3-table3.")
-    ] = None,
+    layout: Layout = None,
+    columns: Columns = None,
+    only: Only = None,
+    decimals: Decimals = None,
+    caption: Caption = None,
+    label: Label = None,
+    sd: Sd = None,
+    interval: IntervalForm = None,
+    mark: MarkForm = None,
+    width: PageWidth = None,
     out: Out = None,
     declared: Fixed = None,
     factors: Factors = None,
     ignore: Ignore = None,
-    rename: Rename = None,
+    rename: Shown = None,
     reference: Reference = None,
     metric: Metric = None,
     filter: Filter = None,
@@ -77,15 +98,18 @@ def tables(
 
     path = other_source(study, runs) or study_folder(study, runs)
     folder = out or (path / "tables" if (path / "study.json").exists() else beside(path, "-tables"))
+    choices, renamed = choices_of(path, rename, columns, only, decimals=decimals, caption=caption, label=label, sd=sd,
+                                  interval=interval, mark=mark, width=width)  # fmt: skip
     outside = other_files(files, metric, filter, right, missing, step, regrade, boxed)
-    results = load_any(path, *told(declared, factors, ignore, rename, reference), outside=outside)
+    results = load_any(path, *told(declared, factors, ignore, renamed or None, reference), outside=outside)
     if as_json:
         from r3bench.analysis import write_tables
         from r3bench.analysis.external import analysis
 
-        print_json({**analysis(results), "made": [str(path) for path in write_tables(results, folder)]}, "tables")
+        made = write_tables(results, folder, choices, layout)
+        print_json({**analysis(results), "made": [str(path) for path in made]}, "tables")
         return
-    show_tables(results, folder, format, layout)
+    show_tables(results, folder, format, layout, choices)
 
 
 def analyze(
@@ -100,7 +124,7 @@ def analyze(
     declared: Fixed = None,
     factors: Factors = None,
     ignore: Ignore = None,
-    rename: Rename = None,
+    rename: Shown = None,
     reference: Reference = None,
     metric: Metric = None,
     filter: Filter = None,
@@ -111,6 +135,16 @@ def analyze(
     boxed: Boxed = True,
     files: FormatName = None,
     format: Format = "markdown",
+    layout: Layout = None,
+    columns: Columns = None,
+    only: Only = None,
+    decimals: Decimals = None,
+    caption: Caption = None,
+    label: Label = None,
+    sd: Sd = None,
+    interval: IntervalForm = None,
+    mark: MarkForm = None,
+    width: PageWidth = None,
     as_json: Json = False,
 ) -> None:
     """Effects with intervals from anyone's results: a table, or the files of lm-eval, verl, lighteval and others.
@@ -120,14 +154,20 @@ def analyze(
     """
     from r3bench.analysis.external import analysis, load_any
 
+    choices, renamed = choices_of(source, None if as_json else rename, columns, only, decimals=decimals,
+                                  caption=caption, label=label, sd=sd, interval=interval, mark=mark,
+                                  width=width)  # fmt: skip
+    if as_json:
+        renamed = rename or []  # there are no headings to be called something else
+        refuse_choices(choices, layout)
     outside = other_files(files, metric, filter, right, missing, step, regrade, boxed)
-    results = load_any(source, *told(declared, factors, ignore, rename, reference), outside=outside)
+    results = load_any(source, *told(declared, factors, ignore, renamed or None, reference), outside=outside)
     if as_json:
         print_json(analysis(results), "analyze")
         return
     from r3bench.analysis.tables import render_tables
 
-    typer.echo(render_tables(results, format))
+    typer.echo(render_tables(results, format, layout, choices))
 
 
 def convert(
@@ -232,8 +272,23 @@ def trace(
         typer.echo(provenance.trace_text(folder, cell), nl=False)
 
 
+def refuse_choices(choices: "Choices", layout: str | None) -> None:
+    """Raise ConfigError for what was chosen of printed tables where none are printed."""
+    from r3bench.analysis.choices import Choices
+    from r3bench.errors import ConfigError
+
+    given = [f"--{f.name}" for f in fields(Choices) if getattr(choices, f.name) != getattr(Choices(), f.name)]
+    given += ["--layout"] if layout is not None else []
+    if given:
+        raise ConfigError(f"--json: prints every number in full; {given[0]} is for tables that are printed")
+
+
 def show_tables(
-    study: "Path | Results", out: Path | None = None, format: str = "markdown", layout: str | None = None
+    study: "Path | Results",
+    out: Path | None = None,
+    format: str = "markdown",
+    layout: str | None = None,
+    choices: "Choices | None" = None,
 ) -> None:
     """Print the tables of a study's folder, or of results, and write them all to `out` (a folder's own `tables`)."""
     from r3bench.analysis import render_tables, write_tables
@@ -242,6 +297,6 @@ def show_tables(
         if not isinstance(study, Path):
             raise ValueError("results in memory have no folder of their own; expected `out`")
         out = study / "tables"
-    typer.echo(render_tables(study, format, layout))
-    for path in write_tables(study, out):
+    typer.echo(render_tables(study, format, layout, choices))
+    for path in write_tables(study, out, choices, layout):
         typer.echo(path, err=True)

@@ -9,7 +9,7 @@ from typing import Any
 
 from r3bench.errors import ConfigError, DataError
 from r3bench.readers.file import READ, read_table, suffix
-from r3bench.readers.formats import FORMATS, Format, format_named, format_of, keys_of, nearest_format
+from r3bench.readers.formats import FORMATS, Format, column_names, format_named, format_of, keys_of, nearest_format
 from r3bench.readers.map import Entry, Match, filled, matches
 from r3bench.readers.rows import TEXTS, from_frame
 
@@ -62,6 +62,17 @@ def collect(entries: Sequence[Entry], where: str, *, regrade: bool = False, requ
                 records.append(_placed(record, match, entry, layout, factors))
     found = _table(records, notes, where, entries, regrade, require_boxed)
     return Collected(*found, tuple(dict.fromkeys(factors)), tuple(dict.fromkeys(renamed)))
+
+
+def first_columns(entries: Sequence[Entry]) -> set[str]:
+    """The columns of the first file of every entry that could be a table of its own; see `column_names`."""
+    found: set[str] = set()
+    for entry in entries:
+        for match in matches(entry):
+            if suffix(match.path) in READ and _layout(match.path, entry) is FORMATS["rows"]:
+                found.update(column_names(match.path))
+                break
+    return found
 
 
 def from_answers(

@@ -108,7 +108,9 @@ def _parsed(said: str, where: str) -> Any:
         raise DataError(f"{where}: not usable JSON ({first_line(error)})") from error
 
 
-def read_table(path: Path, rename: Mapping[str, str] | None = None, keep: Collection[str] | None = None) -> Any:
+def read_table(
+    path: Path, rename: Mapping[str, str] | None = None, keep: Collection[str] | None = None, *, numbers: bool = True
+) -> Any:
     """A table as a DataFrame: text stays text, so that a level keeps its spelling.
 
     Args:
@@ -116,6 +118,7 @@ def read_table(path: Path, rename: Mapping[str, str] | None = None, keep: Collec
         rename: column of the file -> what it will be called, for the columns that hold numbers.
         keep: columns that keep their names, besides those in `rename`; others that are spelled like one of ours but for
             case and space get ours. None: all keep them.
+        numbers: whether these are checked, and made numbers.
 
     Raises:
         DataError: naming the file and what was expected.
@@ -138,7 +141,7 @@ def read_table(path: Path, rename: Mapping[str, str] | None = None, keep: Collec
             frame = names(_delimited(path, kind))
     except (ValueError, OSError, KeyError, pd.errors.ParserError, zipfile.BadZipFile) as error:
         raise DataError(f"{path}: can't be read: {first_line(error)}") from error
-    return _with_numbers(frame, dict(rename or {}), path)
+    return _with_numbers(frame, dict(rename or {}), path) if numbers else frame
 
 
 def called(frame: Any, keep: Collection[str]) -> Any:

@@ -8,7 +8,7 @@ from typing import Any
 
 from r3bench.errors import ConfigError, DataError, first_line, nearest
 from r3bench.readers import layouts
-from r3bench.readers.file import LINES, READ, content, json_lines, read_json, suffix
+from r3bench.readers.file import LINES, READ, content, json_lines, read_json, read_table, suffix
 from r3bench.readers.options import Options
 from r3bench.readers.rows import read_rows
 
@@ -142,6 +142,20 @@ def keys_of(path: Path) -> list[str]:
             value = next(iter(value.values()))
         return list(value) if isinstance(value, dict) else []
     return []
+
+
+def column_names(path: Path) -> list[str]:
+    """Names of a table's columns; keys of a file that is no table, none of what can't be read.
+
+    Raises:
+        DataError: it can't be read.
+    """
+    kind = suffix(path)
+    if kind not in READ:
+        return []
+    if kind in (*LINES, ".parquet") or (kind == ".json" and format_of(path) is not None):
+        return keys_of(path)
+    return [str(name) for name in read_table(path, numbers=False).columns]
 
 
 def format_of(path: Path) -> Format | None:

@@ -11,10 +11,12 @@ import numpy as np
 import pandas as pd
 from synthetic import Spec, make_study
 
+from r3bench.analysis.choices import Choices
 from r3bench.analysis.columns import Reading
 from r3bench.analysis.declared import Declared
 from r3bench.analysis.external import analysis, load_any
 from r3bench.analysis.heldout import held_out
+from r3bench.analysis.main_table import main_table
 from r3bench.analysis.report import render_report
 from r3bench.analysis.report_tables import held_out_table
 from r3bench.analysis.results import Results
@@ -131,7 +133,7 @@ def _fresh(folder: Path) -> Results:
 
 def sentences(results: Results, folder: Path | None = None) -> set[str]:
     """Every sentence of tables, JSON and report: notes, captions, the answer, the design, advice."""
-    tables = study_tables(results)
+    tables = [*study_tables(results), main_table(results), main_table(results, None, Choices(mark="letters"))]
     found = {note for t in tables for note in t.notes}
     found |= set(analysis(results)["notes"])
     page, pictures = render_report(results, folder)

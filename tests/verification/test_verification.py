@@ -19,6 +19,7 @@ from typer.testing import Result
 from r3bench.files import read_json, write_json
 from r3bench.records import RunPaths, read_record, write_record
 from r3bench.seals import digests
+from r3bench.verification.earlier import earlier_tables
 
 Run = Callable[..., Result]
 ROOT = Path(__file__).parents[2]
@@ -169,6 +170,19 @@ def test_edited_tables_are_named_with_their_line(r3bench: Run, study: Path) -> N
         found = faults(r3bench, "honest", "--sample", "0")
         assert [(check, Path(where).name) for check, where, _ in found] == [("tables", file.name)]
         file.write_bytes(whole)
+
+
+def test_tables_in_the_form_of_an_earlier_version_pass_with_a_note(r3bench: Run, study: Path) -> None:
+    file = study / "tables" / "tables.tex"
+    text = earlier_tables(study)
+    assert text.startswith("\\begin{table}[ht]\n\\centering\\small\n\\caption{honest: ")
+    file.write_text(text)
+    result = r3bench("verify", "honest", "--sample", "0")
+    assert result.exit_code == 0 and "in the form of an earlier version" in result.stdout
+    place = next(i for i in range(len(text) // 2, len(text)) if text[i].isdigit())
+    file.write_text(text[:place] + str((int(text[place]) + 1) % 10) + text[place + 1 :])
+    found = faults(r3bench, "honest", "--sample", "0")
+    assert [(check, Path(where).name) for check, where, _ in found] == [("tables", "tables.tex")]
 
 
 def test_an_edited_study_file_is_named(r3bench: Run, study: Path) -> None:
