@@ -145,7 +145,7 @@ def choices_from(values: Mapping[str, Any]) -> Choices:
     for name in values:
         if name not in known:
             raise ConfigError(f"{name}: no such choice{nearest(name, known)}")
-    told = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items() if v is not None}
+    told: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in values.items() if v is not None}
     for name in ("columns", "only"):
         if isinstance(told.get(name), str):
             raise ConfigError(f"{name}: got '{told[name]}', expected a list of names")
