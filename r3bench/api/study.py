@@ -148,6 +148,29 @@ class Study:
                 }))  # fmt: skip
         return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=columns)
 
+    def compare(self, other: "Study", tasks: Sequence[str] | None = None) -> "pd.DataFrame":
+        """The cells that both studies have, this one minus the other: a row per benchmark and cell.
+
+        Args:
+            other: the study to hold it against.
+            tasks: benchmarks; None: all that both have, and their macro average.
+
+        Returns:
+            `difference` and its interval, as `r3bench compare STUDY STUDY` prints them; `attrs["notes"]` has what else
+            differs, `attrs["only_a"]` and `attrs["only_b"]` the cells that one of them lacks.
+
+        Raises:
+            StateError, ConfigError: nothing in common, or a task that one of them lacks.
+        """
+        import pandas as pd
+
+        from r3bench.analysis.between import compare_studies
+
+        found = compare_studies(self._results, other._results, tasks, (self.path, other.path)).record()
+        frame = pd.DataFrame(found.pop("cells"))
+        frame.attrs.update(found)
+        return frame
+
     def table(self, format: str = "markdown", layout: str | None = None, **chosen: Any) -> str:
         """The tables that `r3bench tables` prints.
 

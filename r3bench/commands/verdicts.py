@@ -180,10 +180,10 @@ def _regrade(
 
 
 def compare(
-    a: Annotated[str, typer.Argument(metavar="RUN|FILE", help="A run, or a long table as for `analyze`.")],
-    b: Annotated[str, typer.Argument(metavar="RUN", help="A run; after a table, the name of one in it.")],
+    a: Annotated[str, typer.Argument(metavar="A", help="A run, a study, or a table or source as for `analyze`.")],
+    b: Annotated[str, typer.Argument(metavar="B", help="Another of its kind; after a table also a run's name in it.")],
     other: Annotated[
-        str | None, typer.Argument(metavar="[RUN]", help="After a table: the run to hold it against.")
+        str | None, typer.Argument(metavar="[RUN]", help="After a table and a run in it: the run to hold it against.")
     ] = None,
     tasks: Tasks = None,
     declared: Fixed = None,
@@ -194,17 +194,27 @@ def compare(
     runs: Runs = RUNS,
     as_json: Json = False,
 ) -> None:
-    """Paired test of two runs on the questions both have answered: about these two models, not about their recipes."""
+    """Two runs on the questions both have answered, or the cells that two studies have in common.
+
+    RUN RUN is about these two models; STUDY STUDY is about recipes, over the seeds of every cell.
+    """
     from r3bench.analysis.external import load_table
+    from r3bench.commands.two_studies import show_studies, two_wholes
     from r3bench.errors import ConfigError
     from r3bench.evaluation.compare import compare_runs
 
     fixed, reading = told(declared, factors, ignore, rename, reference)
     chosen = tuple(tasks.split(",")) if tasks else None
+    if other is None and (sources := two_wholes(a, b, runs)) is not None:
+        show_studies(sources, chosen, fixed, reading, as_json)
+        return
     table = table_file(a)
     if table is not None:
         if other is None:
-            raise ConfigError(f"{a}: expected the names of two runs in it, as in: r3bench compare {a} RUN RUN")
+            raise ConfigError(
+                f"{a}: expected the names of two runs in it, as in: r3bench compare {a} RUN RUN; or another table or "
+                f"study, and '{b}' is none"
+            )
         rows, confidence = _in_table(load_table(table, fixed, reading), b, other, chosen, table)
     else:
         if other is not None:

@@ -16,6 +16,7 @@ ANALYSIS = re.findall(r"`(\w+)`", ROWS["analyze"])
 COMMANDS = {
     "analyze": ["analyze", "runs/honest"],
     "answers": ["answers", "honest", "--sample", "2"],
+    "compare-studies": ["compare", "honest", "honest"],
     "convert": ["convert", "runs/honest", "--out", "long.parquet"],
     "copy": ["copy", "gsm8k", "--kind", "tasks"],
     "env": ["env"],
