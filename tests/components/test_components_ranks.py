@@ -11,19 +11,8 @@ import pytest
 import world
 
 HERE = Path(__file__).parent
-SAME = [
-    "four",
-    "fsdp",
-    "split",
-    "lora",
-    "iterations",
-    "rivals",
-    "idle",
-    "one-sided",
-    "silent",
-    "silent-split",
-    "tools",
-]  # whatever the number of ranks
+SAME = ["four", "rivals", "silent", "silent-split", "tools"]  # whatever the number of ranks
+REST = ["fsdp", "split", "lora", "iterations", "idle", "one-sided"]  # likewise, in the slow tests
 MORE = ["fsdp-split", "fsdp-lora", "fsdp-saved", "lora-iterations", "accumulated", "odd"]  # as well, in the slow tests
 FOUR = ["ranking/rows", "reflection/groups", "replay/rows", "retrospective/groups"]
 ACTED = {
@@ -67,7 +56,18 @@ def alone(tiny_model, folder, two):
 
 @pytest.fixture(scope="module")
 def four(tiny_model, folder, alone):
-    return start(tiny_model, folder, 4, [*SAME, "resampling", "four:resumed-four-1/checkpoint-6"])
+    return start(tiny_model, folder, 4, [*SAME, *REST, "resampling", "four:resumed-four-1/checkpoint-6"])
+
+
+@pytest.fixture(scope="module")
+def rest_two(tiny_model, folder):
+    return start(tiny_model, folder, 2, REST)
+
+
+@pytest.fixture(scope="module")
+def rest_alone(tiny_model, folder, rest_two):
+    (result,) = start(tiny_model, folder, 1, REST)
+    return result
 
 
 def check_same(one, other):
@@ -100,12 +100,20 @@ def test_two_ranks_train_as_one(alone, two, case):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", SAME)
-def test_four_ranks_train_as_one(alone, four, case):
-    check_case(case, alone, four)
+@pytest.mark.parametrize("case", REST)
+def test_two_ranks_train_as_one_in_other_settings(rest_alone, rest_two, case):
+    check_case(case, rest_alone, rest_two)
+    acted = rest_two[1][case]["evidence"]
+    assert all(acted.get(key, 0) > 0 for key in ACTED.get(case, [])), acted
 
 
-@pytest.mark.parametrize("case", ACTED)
+@pytest.mark.slow
+@pytest.mark.parametrize("case", [*SAME, *REST])
+def test_four_ranks_train_as_one(alone, rest_alone, four, case):
+    check_case(case, rest_alone if case in REST else alone, four)
+
+
+@pytest.mark.parametrize("case", [*SAME, "resampling"])
 def test_every_component_acted(two, case):
     assert all(two[1][case]["evidence"].get(key, 0) > 0 for key in ACTED[case]), two[1][case]["evidence"]
 

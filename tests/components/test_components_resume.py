@@ -59,7 +59,12 @@ def same(one, other):
     return np.array_equal(np.asarray(one, dtype=object), np.asarray(other, dtype=object))
 
 
-@pytest.mark.parametrize("name", CASES)
+SLOW = ("monte_carlo", "critic and resampling")  # what they add is tried below, and on several ranks
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow) if name in SLOW else name for name in CASES]
+)
 def test_resumed_equals_uninterrupted(tiny_model, tmp_path, name):
     components, evidence = CASES[name]
     whole = build(tiny_model, tmp_path / "whole", components)

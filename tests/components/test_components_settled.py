@@ -1,5 +1,6 @@
 """What of a mixed batch the loss gets to see from update to update: masked tokens, weights, off-policy mask, KL."""
 
+import itertools
 import math
 from unittest import mock
 
@@ -136,8 +137,13 @@ def test_truncated_answers_stay_out_of_the_loss_when_they_are_masked(tiny_model,
     assert counts[True][0] == 0 < counts[True][1]
 
 
-@pytest.mark.parametrize("twice", [False, True])
-@pytest.mark.parametrize("weight", ["decoupled", "ppo", "shaped", "none"])
+WEIGHTS = list(itertools.product(("decoupled", "ppo", "shaped", "none"), (False, True)))
+
+
+@pytest.mark.parametrize(
+    ("weight", "twice"),
+    [w if n in (0, 3, 5) else pytest.param(*w, marks=pytest.mark.slow) for n, w in enumerate(WEIGHTS)],
+)
 def test_the_off_policy_mask_sees_the_behaviour_policy_of_replayed_rows(tiny_model, tmp_path, weight, twice):
     """Mean of log pi_b - log pi over a replayed row's tokens, as the mask gets it, against the recorded weights."""
     seen = []

@@ -84,7 +84,18 @@ def check_run(trainer, reward, names):
 SUBSETS = [subset for size in range(5) for subset in itertools.combinations(FOUR, size)]
 
 
-@pytest.mark.parametrize("names", SUBSETS, ids=lambda names: "+".join(names) or "none")
+FEW = [names for names in SUBSETS if len(names) in (0, 4)] + [
+    FOUR[:2],
+    FOUR[1:3],
+    FOUR[2:],
+]  # every component; the rest is slow
+
+
+@pytest.mark.parametrize(
+    "names",
+    [n if n in FEW else pytest.param(n, marks=pytest.mark.slow) for n in SUBSETS],
+    ids=lambda names: "+".join(names) or "none",
+)
 def test_every_subset_trains_and_every_component_in_it_acts(tiny_model, tmp_path, names):
     components = {name: SETTINGS[name] for name in names}
     trainer = record(tiny_model, tmp_path, components, Turning(), rows=12, steps=20, prepare=StateLog().watch, **GROUPS)

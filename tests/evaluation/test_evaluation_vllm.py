@@ -73,6 +73,7 @@ def test_processes_change_no_answer(standin, model_path, tmp_path, monkeypatch):
     assert names[0] == names[1]
 
 
+@pytest.mark.slow
 def test_transformers_in_three_processes_give_the_answers_of_one(model_path, tmp_path):
     section = EvalSection(samples=2, limit=70, batch_size=16)
     one = evaluate(str(model_path), section, tmp_path / "one", default_max_tokens=32, quiet=True)

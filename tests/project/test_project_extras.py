@@ -33,6 +33,7 @@ def check(folder: Path, pins: dict[str, str], *options: str) -> subprocess.Compl
     return done
 
 
+@pytest.mark.slow
 def test_a_pin_that_breaks_an_extra_is_found_and_named(tmp_path: Path) -> None:
     done = check(tmp_path, {"numpy": "2.4.6"}, "--python", "3.12", "--extra", "vllm")
     assert done.returncode == 1, done.stdout

@@ -26,17 +26,17 @@ def check() -> ModuleType:
 def test_one_table(
     check: ModuleType, folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    arguments = ["--cpu", "--steps", "2", "--only", "stock,off,bfloat16,eager,replay,vllm"]
+    arguments = ["--cpu", "--steps", "2", "--only", "stock,off,bfloat16,replay,vllm"]
     assert check.main(arguments) == 0
     out = capsys.readouterr().out.splitlines()
     assert out[0].startswith("CPU, embedded, torch ")
     assert re.split(r"\s{2,}", out[1].strip()) == ["s/step", "x stock", "peak GB", "busy GB", "changed %", "tokens"]
     rows = {line.split()[0]: line.split() for line in out[2:]}
-    assert list(rows) == ["stock", "off", "bfloat16", "eager", "replay", "vllm"]
+    assert list(rows) == ["stock", "off", "bfloat16", "replay", "vllm"]
     assert rows["stock"][2] == "1.00"
     assert rows["stock"][5:9] == rows["off"][5:9], "the same weights changed, the same answers"
     moved = {name: float(row[5]) for name, row in rows.items() if name != "vllm"}
-    assert moved["off"] > 99 and moved["eager"] > 99 and moved["bfloat16"] < 5, "bfloat16 rounds the updates away"
+    assert moved["off"] > 99 and moved["bfloat16"] < 5, "bfloat16 rounds the updates away"
     assert all(float(rows[name][1]) > 0 for name in ("stock", "off", "replay"))
     assert "not run: needs a GPU" in out[-1]
 
@@ -57,8 +57,8 @@ def test_it_ends_in_time(check: ModuleType, capsys: pytest.CaptureFixture[str]) 
     assert check.main(["--cpu", "--only", "off,replay", "--minutes", "-1"]) == 0
     assert capsys.readouterr().out.count("not run: out of time") == 2
     script = "import subprocess; print(1, flush=True); subprocess.run(['sleep', '999'])"
-    code, out, err = check.finished([sys.executable, "-c", script], dict(os.environ), patience=10.0)
-    assert (code, out, err) == (1, "1\n", "TimeoutError: no answer in 10 s")  # and not when `sleep` lets go of the pipe
+    code, out, err = check.finished([sys.executable, "-c", script], dict(os.environ), patience=3.0)
+    assert (code, out, err) == (1, "1\n", "TimeoutError: no answer in 3 s")  # and not when `sleep` lets go of the pipe
 
 
 def test_every_row_the_check_is_for(check: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:

@@ -54,7 +54,7 @@ def executions(study):
     return Counter(r["run"] for r in read_jsonl(study / "executions.jsonl"))
 
 
-@pytest.mark.parametrize("step", [7, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("step", [13, pytest.param(1, marks=pytest.mark.slow)])
 def test_dispatcher_killed_at_every_write(home, grid, step):
     assert dispatch(grid, home / "calm").complete
     expected = outcome(home / "calm" / "toy")

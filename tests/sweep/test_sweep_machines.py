@@ -1,6 +1,7 @@
 """Machines that fail: lost fork servers, full logs and notes, closed pipes. No cell is given up for that."""
 
 import errno
+import itertools
 import json
 import os
 import signal
@@ -59,7 +60,9 @@ def preload(home, monkeypatch, body):
     return ("preloading", "toy")
 
 
-@pytest.mark.parametrize("number", ["SIGKILL", "SIGSEGV", "SIGTERM"])
+@pytest.mark.parametrize(
+    "number", ["SIGKILL", *(pytest.param(n, marks=pytest.mark.slow) for n in ("SIGSEGV", "SIGTERM"))]
+)
 def test_a_fork_server_that_is_lost_while_it_imports_costs_no_cell_anything(home, grid, monkeypatch, number):
     """Not even without retries: nothing was attempted."""
     modules = preload(home, monkeypatch, f"if count < 3: time.sleep(0.3); os.kill(os.getpid(), signal.{number})\n")
@@ -152,8 +155,19 @@ def run_ending(work):
     return run_job(work, replace(TOY, train=ending(globals()[how])))
 
 
-@pytest.mark.parametrize("how", ["sys_exit", "interrupt", "leave_at_once", "textless"])
-@pytest.mark.parametrize("where", ["fork", "process", "inline"])
+ENDINGS = ("sys_exit", "interrupt", "leave_at_once", "textless")
+EVERYWHERE = itertools.product(("fork", "process", "inline"), ENDINGS)
+AT_ONCE = [
+    *itertools.product(["fork"], ENDINGS),
+    ("process", "leave_at_once"),
+    ("inline", "sys_exit"),
+    ("inline", "interrupt"),
+]
+
+
+@pytest.mark.parametrize(
+    ("where", "how"), [case if case in AT_ONCE else pytest.param(*case, marks=pytest.mark.slow) for case in EVERYWHERE]
+)
 def test_an_exit_of_the_users_code_is_a_bug_and_not_tried_again(home, grid_values, where, how):
     if (where, how) == ("inline", "leave_at_once"):
         pytest.skip("would end this process")

@@ -45,7 +45,15 @@ def build(model, folder, settings):
     )
 
 
-@pytest.mark.parametrize("name", SETTINGS)
+OFTEN = (
+    "replay_replace",
+    "two_iterations",
+)  # the others in the slow tests
+
+
+@pytest.mark.parametrize(
+    "name", [name if name in OFTEN else pytest.param(name, marks=pytest.mark.slow) for name in SETTINGS]
+)
 def test_resumed_equals_uninterrupted(tiny_model, tmp_path, name):
     whole = build(tiny_model, tmp_path / "whole", SETTINGS[name])
     whole.train()
