@@ -123,6 +123,16 @@ def plan(
         str | None,
         typer.Option(metavar="NAME", help="How a model is spread over them: ddp, fsdp2, zero2, zero3; as --gpus."),
     ] = None,
+    nodes: Annotated[
+        int | None, typer.Option(metavar="N", help="Nodes that the runs are spread over; of a recipe: of one run.")
+    ] = None,
+    per_node: Annotated[
+        int | None, typer.Option(metavar="N", help="Devices of a node; default: this machine's, or 8 GPUs.")
+    ] = None,
+    price: Annotated[float | None, typer.Option(metavar="P", help="What one device costs in an hour.")] = None,
+    study: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Whose finished runs are subtracted; default: the grid's name.")
+    ] = None,
     runs: Runs = RUNS,
     as_json: Json = False,
 ) -> None:
@@ -132,8 +142,10 @@ def plan(
     from r3bench.sweep.plan import plan as make_plan
     from r3bench.sweep.plan_text import plan_data, plan_text
     from r3bench.sweep.preflight import look
+    from r3bench.sweep.spending import Machines
     from r3bench.sweep.strategy import check_numbers
 
+    machines = Machines(nodes, per_node, price)
     if _is_recipe(grid):
         from r3bench.config.advice import warnings_of
         from r3bench.config.load import load_recipe
@@ -141,10 +153,12 @@ def plan(
 
         recipe = load_recipe(grid, overrides or [])
         look([recipe])
-        advice = warnings_of(recipe, gpus or 1)
+        advice = warnings_of(recipe, (gpus or 1) * (nodes or 1))
         data, text = recipe_plan(
             recipe,
-            gpus=1 if gpus is None else gpus,
+            gpus=(per_node or 1) if gpus is None else gpus,
+            nodes=nodes or 1,
+            price=price,
             strategy=strategy or "ddp",  # type: ignore[arg-type]
             mean_length=mean_length,
             tokens_per_second=tokens_per_second,
@@ -155,7 +169,7 @@ def plan(
             typer.echo(text)
             warn(advice)
         return
-    opened = open_study(load_grid(grid, overrides or []), Path())
+    opened = open_study(load_grid(grid, overrides or []), runs, study)
     look(cell.recipe for cell in opened.cells)
     if gpus is not None or strategy is not None:
         executor = opened.grid.executor
@@ -173,6 +187,7 @@ def plan(
         tokens_per_second=tokens_per_second,
         mean_length=mean_length,
         power=power,
+        machines=machines,
     )
     advice = cell_warnings(opened.cells, opened.grid.executor.gpus)
     if as_json:

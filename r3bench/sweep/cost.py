@@ -26,6 +26,11 @@ TRANSFORMERS_STEP = 0.03  # s for a token of every row in transformers: Python a
 REFERENCE_PARAMETERS = 1.78e9
 EMBEDDED_PARAMETERS = 0.23e6
 EMBEDDED_RATE = {"CPU core": 4_000.0}  # 50,000 sampled tokens in 12 to 13 s, two runs on two cores
+# tokens/s of one core on a model of 135M parameters: 4,387 in 427 s on one thread of a busy machine (AMD EPYC), commit
+# ec5eb27, `r3bench train smollm2_gsm8k`, results/smollm2_gsm8k/run.json
+CORE_RATE, CORE_PARAMETERS = 10.0, 135e6
+CORE_MOST = 0.5e9  # parameters above which nobody trains on a CPU
+GPU_LEAST = 20e6  # ... below which a GPU is no faster by its bandwidth
 HISTORY_BYTES = 8  # per stored token: its id and the log-prob it was sampled with
 TEXT_BYTES = 2.0  # stored bytes per answer token, compressed
 
@@ -37,6 +42,7 @@ class RunCost:
     training_tokens: float | None  # completion tokens sampled; None when the number of steps can't be known
     evaluation_tokens: float
     device_hours: Mapping[str, float]  # device kind -> hours of one device, training and evaluation
+    evaluation_hours: Mapping[str, float]  # those of the evaluation alone
     checkpoint_gb: float  # what training keeps at a time: two checkpoints
     kept_gb: float  # what stays: weights and answers
 
@@ -57,15 +63,18 @@ def run_cost(recipe: Recipe, *, mean_length: float = 0.5, processes: int = 1, ra
     size = parameters(recipe.model.name)
     weights = 4 if loaded_dtype(recipe.model) == "float32" else 2
     hours: dict[str, float] = {}
+    measuring: dict[str, float] = {}
     if training is not None:
         kinds = {"given rate": rate} if rate else _rates(recipe.model.name, size)
         for kind, speed in kinds.items():
             sampling = evaluation_rate(recipe, speed * H100_SAMPLING / H100_RATE if not rate else speed)
-            hours[kind] = (training / speed + evaluation / sampling) / 3600
+            measuring[kind] = evaluation / sampling / 3600
+            hours[kind] = training / speed / 3600 + measuring[kind]
     return RunCost(
         training_tokens=training,
         evaluation_tokens=evaluation,
         device_hours=hours,
+        evaluation_hours=measuring,
         checkpoint_gb=2 * (_checkpoint_bytes(recipe, size or 0.0, weights) + history_bytes(recipe, training)) / 1e9,
         kept_gb=((size or 0.0) * weights + evaluation * TEXT_BYTES) / 1e9,
     )
@@ -109,14 +118,28 @@ def _rates(name: str, size: float | None) -> dict[str, float]:
         return dict(EMBEDDED_RATE)
     if size is None:
         return {}
+    core = {"CPU core": _core_rate(size)} if size <= CORE_MOST else {}
+    if size < GPU_LEAST:
+        return core
     scale = REFERENCE_PARAMETERS / size
-    return {kind: H100_RATE * scale * width / BANDWIDTH["H100"] for kind, width in BANDWIDTH.items()}
+    return {**core, **{kind: H100_RATE * scale * width / BANDWIDTH["H100"] for kind, width in BANDWIDTH.items()}}
+
+
+def _core_rate(size: float) -> float:
+    """Tokens/s of one CPU core: a fixed time a token and one in proportion to the parameters, through both measured."""
+    small, large = 1 / EMBEDDED_RATE["CPU core"], 1 / CORE_RATE
+    slope = (large - small) / (CORE_PARAMETERS - EMBEDDED_PARAMETERS)
+    return 1 / (small + slope * (max(size, EMBEDDED_PARAMETERS) - EMBEDDED_PARAMETERS))
 
 
 def parameters(name: str) -> float | None:
-    """Parameters of a model: known for the embedded one, else read from its name (`...-1.5B`, `135m`), else None."""
+    """Parameters of a model: known for the embedded one, of a folder by its config.json, else read from its name
+    (`...-1.5B`, `135m`), else None."""
     if name in CAPS:
         return EMBEDDED_PARAMETERS
+    shape = shape_of(name) if project.located(name).is_dir() else None
+    if shape is not None:
+        return float(shape.parameters)
     if "R1-Distill-Qwen-1.5B" in name:
         return REFERENCE_PARAMETERS
     found = re.findall(r"(?<![A-Za-z0-9.])(\d+(?:\.\d+)?)([BbMm])(?![A-Za-z0-9])", name)

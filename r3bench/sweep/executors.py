@@ -7,6 +7,8 @@ from r3bench.sweep.grid import ExecutorSection
 from r3bench.sweep.inline import InlineExecutor
 from r3bench.sweep.local import DeviceExecutor, ForkExecutor, cpu_cores, gpu_ids
 
+QUEUED = 10_000  # cells at a time of a scheduler that has a queue of its own
+
 
 def make_executor(section: ExecutorSection) -> tuple[Executor, int]:
     """(executor, slots) for a grid's `executor` section.
@@ -28,7 +30,7 @@ def make_executor(section: ExecutorSection) -> tuple[Executor, int]:
     if section.kind == "slurm":
         from r3bench.sweep.slurm import SlurmExecutor
 
-        return SlurmExecutor(section), section.slots or 10_000
+        return SlurmExecutor(section), section.slots or QUEUED
     from r3bench.sweep.cluster import RayExecutor
 
-    return RayExecutor(section), section.slots or 10_000
+    return RayExecutor(section), section.slots or QUEUED

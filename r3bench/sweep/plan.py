@@ -21,14 +21,16 @@ from r3bench.analysis.power import (
 from r3bench.config.sections import Recipe
 from r3bench.config.strict import build
 from r3bench.config.trainer_fields import trainer_value
-from r3bench.errors import StateError
+from r3bench.errors import ConfigError, StateError
 from r3bench.sweep.ablate import open_study
 from r3bench.sweep.cells import BASE_MODEL, Cell
 from r3bench.sweep.cost import RunCost, evaluation_rate, questions_of, run_cost, with_transformers
 from r3bench.sweep.design import aliases
+from r3bench.sweep.executors import QUEUED
 from r3bench.sweep.grid import Grid, factors_of
 from r3bench.sweep.local import cpu_cores, gpu_ids
 from r3bench.sweep.memory import memory_text, micro_batch_growth
+from r3bench.sweep.spending import NODE_GPUS, Left, Machines, left_of
 from r3bench.sweep.study import Study
 from r3bench.training.embedded import CAPS
 
@@ -84,6 +86,10 @@ class Plan:
     mean_length: float  # assumed response length, share of the cap
     power: float
     memory: str  # of each GPU, and on which it fits; empty for a model whose shape isn't known
+    nodes: int | None  # as asked for
+    devices: int  # that runs are spread over: of all nodes, or as many as are used at a time here
+    price: float | None  # of a device-hour, as given
+    left: Left  # without the runs that are finished
 
 
 def plan(
@@ -95,6 +101,7 @@ def plan(
     tokens_per_second: float | None = None,
     mean_length: float = 0.5,
     power: float = 0.8,
+    machines: Machines | None = None,
 ) -> Plan:
     """Cost and resolution of a grid; starts and writes nothing.
 
@@ -107,6 +114,7 @@ def plan(
         tokens_per_second: measured rate of one device, training included.
         mean_length: response length as a share of the cap.
         power: probability of finding an effect of the printed size.
+        machines: nodes to spread the runs over, and a price.
 
     Raises:
         ConfigError: the grid can't be used, or an assumption has no such name or an impossible value.
@@ -139,7 +147,10 @@ def plan(
         )
     goal = _goal(grid, design, benchmarks, power)
     resolved = goal.smallest(design, benchmarks[0].samples) if goal else None
-    slots = _slots(grid, len(study.cells), on_cpu=trained[0].recipe.model.name in CAPS)
+    machines = machines or Machines()
+    on_cpu = all(set(costs[cell.run_id].device_hours) == {"CPU core"} for cell in trained)
+    devices = _devices(machines, on_cpu)
+    slots = _slots(grid, len(study.cells), on_cpu, devices, processes)
     training = [cost.training_tokens for cell in trained if (cost := costs[cell.run_id])]
     alternatives = _alternatives(grid, levels, trained, costs, benchmarks, goal, effect)
     if benchmarks and len(_combinations(trained)) > 1 and not any(benchmark.effects for benchmark in benchmarks):
@@ -161,9 +172,10 @@ def plan(
         warnings.append(_tuning(grid, trained, costs))
     hours: dict[str, float] = {}
     for cell in study.cells:
-        for kind, value in costs[cell.run_id].device_hours.items():
-            share = 0.0 if cell.factors == BASE_MODEL else value
-            hours[kind] = hours.get(kind, 0.0) + share
+        cost = costs[cell.run_id]
+        taken = cost.evaluation_hours if cell.factors == BASE_MODEL else cost.device_hours
+        for kind, value in taken.items():
+            hours[kind] = hours.get(kind, 0.0) + value
     largest = max(costs.values(), key=lambda cost: cost.checkpoint_gb + cost.kept_gb)
     kept = sum(cost.kept_gb for cost in costs.values())
     return Plan(
@@ -192,6 +204,10 @@ def plan(
             processes=processes,
             strategy=grid.executor.strategy,
         ),
+        nodes=machines.nodes,
+        devices=devices or slots * processes,
+        price=machines.price,
+        left=left_of(study, costs, slots=slots, gpus=processes, machines=machines, devices=devices),
     )
 
 
@@ -271,12 +287,31 @@ def _combinations(cells: list[Cell]) -> list[dict[str, str]]:
     return [dict(pairs) for pairs in dict.fromkeys(tuple(cell.factors.items()) for cell in cells)]
 
 
-def _slots(grid: Grid, cells: int, on_cpu: bool) -> int:
-    """Runs at a time, as the executor will have them here; a machine without GPUs plans for one set of them."""
-    if grid.executor.kind == "inline":
+def _devices(machines: Machines, on_cpu: bool) -> int | None:
+    """Devices of all nodes together; None where none are told of."""
+    if machines.nodes is None:
+        return None
+    here = cpu_cores() if on_cpu else len(gpu_ids()) or NODE_GPUS
+    return machines.nodes * (machines.per_node or here)
+
+
+def _slots(grid: Grid, cells: int, on_cpu: bool, devices: int | None, processes: int) -> int:
+    """Runs at a time, as the executor will have them; a machine without GPUs plans for one set of them.
+
+    Raises:
+        ConfigError: a run takes more devices than the nodes have.
+    """
+    section = grid.executor
+    if section.kind == "inline":
         return 1
-    alone = cpu_cores() if on_cpu and not gpu_ids() else max(1, len(gpu_ids()) // grid.executor.gpus)
-    return min(grid.executor.slots or alone, cells)
+    if devices is not None:
+        if devices < processes:
+            raise ConfigError(f"--nodes: {devices} devices, but one run takes {processes}")
+        return min(devices // processes, section.slots or cells, cells)
+    if section.kind in ("slurm", "ray"):
+        return min(section.slots or QUEUED, cells)
+    alone = cpu_cores() if on_cpu and not gpu_ids() else max(1, len(gpu_ids()) // section.gpus)
+    return min(section.slots or alone, cells)
 
 
 class _Learned:
@@ -307,6 +342,8 @@ class _Learned:
         if rate:
             seconds = self.tokens / rate + cost.evaluation_tokens / evaluation_rate(recipe, rate)
             hours = {self.device: seconds / 3600}
+            measuring = {self.device: cost.evaluation_tokens / evaluation_rate(recipe, rate) / 3600}
+            cost = dataclasses.replace(cost, evaluation_hours=measuring)
         return dataclasses.replace(cost, training_tokens=self.tokens, device_hours=hours)
 
 

@@ -96,15 +96,56 @@ def _cost(plan: Plan) -> str:
         f"(answers at {100 * plan.mean_length:.0f} % of the cap)",
     ]
     if plan.device_hours:
-        hours = ", ".join(f"{kind} {value:,.1f}" for kind, value in plan.device_hours.items())
-        lines.append(f"  device-hours     {hours}")
-        if (at_once := plan.gpus * plan.slots) > 1:
-            lines.append(wall_hours(plan.device_hours, at_once))
+        lines.append(f"  device-hours     {_hours(plan.device_hours)}")
+    lines += _left(plan)
     lines.append(
         f"  disk             {plan.peak_disk_gb:,.1f} GB at most with {plan.slots} at a time, "
         f"{plan.kept_disk_gb:,.1f} GB in the end"
     )
     return "\n".join(lines)
+
+
+def _left(plan: Plan) -> list[str]:
+    """What isn't done yet, if some is, hours on the clock, and the price."""
+    left, lines = plan.left, []
+    if left.finished:
+        tokens = "unknown" if left.training_tokens is None else f"{left.training_tokens / 1e6:,.1f}M"
+        lines.append(
+            f"  finished         {left.finished} of {len(plan.runs)} runs; left: {left.runs} to train"
+            + (f", {left.measured} to measure only" if left.measured else "")
+            + f"; {tokens} and {left.evaluation_tokens / 1e6:,.1f}M tokens"
+        )
+        if left.device_hours:
+            lines.append(f"  device-hours     {_hours(left.device_hours)} left")
+    if left.wall_hours and plan.gpus * plan.slots > 1:
+        lines.append(f"  hours            {_hours(left.wall_hours)}, with {_at_once(plan)}")
+    if left.cost:
+        lines.append(f"  price            {_money(left.cost)}, at {plan.price:g} for an hour of a device")
+    if left.cost_held:
+        lines.append(f"                   {_money(left.cost_held)} with all nodes held to the end")
+    return lines
+
+
+def _at_once(plan: Plan) -> str:
+    where = (
+        f" on {plan.nodes} {'node' if plan.nodes == 1 else 'nodes'} of {plan.devices // plan.nodes}"
+        if plan.nodes
+        else ""
+    )
+    each = f" of {plan.gpus} devices each" if plan.gpus > 1 else ""
+    return (
+        f"one run at a time{each.removesuffix(' each')}{where}"
+        if plan.slots == 1
+        else (f"{plan.slots} runs at a time{each}{where}")
+    )
+
+
+def _hours(hours: Mapping[str, float]) -> str:
+    return ", ".join(f"{kind} {value:,.1f}" for kind, value in hours.items())
+
+
+def _money(cost: Mapping[str, float]) -> str:
+    return ", ".join(f"{kind} {value:,.2f}" for kind, value in cost.items())
 
 
 def wall_hours(device_hours: Mapping[str, float], at_once: int) -> str:

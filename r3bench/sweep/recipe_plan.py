@@ -19,16 +19,21 @@ def recipe_plan(
     strategy: Strategy = "ddp",
     mean_length: float = 0.5,
     tokens_per_second: float | None = None,
+    nodes: int = 1,
+    price: float | None = None,
 ) -> tuple[dict[str, Any], str]:
-    """(JSON-ready data, text) on one run; arguments as in `plan`.
+    """(JSON-ready data, text) on one run of `gpus` GPUs on each of `nodes`; other arguments as in `plan`.
 
     Raises:
-        ConfigError: the recipe's numbers don't fit `gpus` processes.
+        ConfigError: the recipe's numbers don't fit so many processes.
     """
-    check_numbers(recipe, gpus, 1, strategy)
+    check_numbers(recipe, gpus, nodes, strategy)
+    gpus *= nodes
     cost = run_cost(recipe, mean_length=mean_length, processes=gpus, rate=tokens_per_second)
     needed = recipe_memory(recipe, processes=gpus, strategy=strategy)
+    spent = None if price is None else {kind: value * price for kind, value in cost.device_hours.items()}
     data = {
+        "cost": spent,
         "run_id": run_id(recipe),
         **dataclasses.asdict(cost),
         "memory_gb": {**needed.parts, "total": needed.total} if needed else None,
@@ -44,6 +49,9 @@ def recipe_plan(
         lines.append(f"  device-hours     {hours}")
         if gpus > 1:
             lines.append(wall_hours(cost.device_hours, gpus))
+    if spent:
+        money = ", ".join(f"{kind} {value:,.2f}" for kind, value in spent.items())
+        lines.append(f"  price            {money}, at {price:g} for an hour of a device")
     lines.append(f"  disk             {cost.checkpoint_gb:,.1f} GB of checkpoints, {cost.kept_gb:,.1f} GB kept")
     if needed is None and recipe.model.name not in BUILT_IN:
         lines.append(

@@ -1,6 +1,7 @@
 """`plan`: cells, resolution, cost, alternatives; and that it needs neither torch nor TRL."""
 
 import json
+import shutil
 import subprocess
 import sys
 
@@ -10,10 +11,11 @@ from r3bench import catalog
 from r3bench.analysis.power import VarianceAssumptions
 from r3bench.errors import ConfigError
 from r3bench.sweep.cells import enumerate_cells
-from r3bench.sweep.cost import parameters, questions_of, run_cost
+from r3bench.sweep.cost import _rates, parameters, questions_of, run_cost
 from r3bench.sweep.grid import load_grid, parse_grid
 from r3bench.sweep.plan import plan
 from r3bench.sweep.plan_text import plan_data, plan_text
+from r3bench.sweep.spending import Machines, makespan
 
 GRIDS = sorted(catalog.names("ablations", ".yaml"))
 RECIPES = sorted(catalog.names("ablations", ".yaml", "recipes"))
@@ -189,10 +191,86 @@ def test_a_grid_for_cpus_is_planned_for_as_many_runs_as_there_are_cores(home, mo
     monkeypatch.setattr("r3bench.sweep.plan.gpu_ids", list)
     monkeypatch.setattr("r3bench.sweep.plan.cpu_cores", lambda: 3)
     made = plan("quickstart")
-    assert made.slots == 3 and ", with 3 at a time" in plan_text(made)
+    assert made.slots == 3 and ", with 3 runs at a time\n" in plan_text(made)
     assert plan("r3").slots == 1  # for a machine with GPUs: one set of them
     monkeypatch.setattr("r3bench.sweep.plan.gpu_ids", lambda: [str(n) for n in range(16)])
     assert plan("r3").slots == 16 // load_grid("r3").executor.gpus
+
+
+def test_hours_on_the_clock_are_those_of_the_fullest_slot(home):
+    assert makespan([3.0, 3.0, 2.0, 2.0, 2.0], 2) == 7.0  # 3 2 2 and 3 2
+    assert makespan([1.0] * 13, 8) == 2.0 and makespan([1.0], 8) == 1.0 and makespan([5.0, 1.0], 1) == 6.0
+
+
+def test_nodes_and_a_price(home, monkeypatch):
+    monkeypatch.setattr("r3bench.sweep.plan.gpu_ids", list)
+    made = plan("r3", machines=Machines(nodes=3, price=2.5))  # 8 devices each, a run on `gpus` of them
+    assert made.devices == 24 and made.slots == 24 // made.gpus
+    run = made.left.device_hours["H100"] / 48  # of a trained run; measuring the start costs little
+    rounds = -(-48 // made.slots)
+    assert made.left.wall_hours["H100"] == pytest.approx(rounds * run / made.gpus, rel=0.02)
+    assert made.left.cost["H100"] == pytest.approx(2.5 * made.device_hours["H100"])
+    assert made.left.cost_held["H100"] == pytest.approx(2.5 * 24 * made.left.wall_hours["H100"])
+    text = plan_text(made)
+    assert "on 3 nodes of 8" in text and "at 2.5 for an hour of a device" in text and "held to the end" in text
+    on_cpu = plan("quickstart", machines=Machines(nodes=2, per_node=4))
+    assert on_cpu.slots == 8 and on_cpu.left.cost is None and "price" not in plan_text(on_cpu)
+    for wrong in ({"nodes": 0}, {"per_node": 4}, {"price": -1.0}, {"price": float("nan")}):
+        with pytest.raises(ConfigError, match="--"):
+            Machines(**wrong)
+    with pytest.raises(ConfigError, match="one run takes"):
+        plan("r3", machines=Machines(nodes=1, per_node=made.gpus - 1))
+
+
+def test_finished_runs_are_subtracted(home, grid_values):
+    from toy import run_toy
+
+    from r3bench.sweep.ablate import ablate, open_study
+    from r3bench.sweep.inline import InlineExecutor
+
+    grid = parse_grid(grid_values, "toy.yaml")
+    ablate(grid, home / "runs", run=run_toy, executor=InlineExecutor(), say=lambda line: None)
+    study = open_study(grid, home / "runs")
+    made = plan(study)
+    left = made.left
+    assert (left.finished, left.runs, left.measured) == (9, 0, 0) and left.device_hours == {}
+    assert left.training_tokens == left.evaluation_tokens == 0 and made.training_tokens > 0
+    assert "9 of 9 runs; left: 0 to train" in plan_text(made)
+    gone, unmeasured = (study.paths(cell) for cell in study.cells[1:3])
+    shutil.rmtree(gone.root)
+    unmeasured.record.unlink()
+    left = plan(study).left
+    assert (left.finished, left.runs, left.measured) == (7, 1, 1)
+    assert left.training_tokens == pytest.approx(made.training_tokens / 8)
+    assert left.evaluation_tokens == pytest.approx(2 * made.evaluation_tokens / 9)
+    assert 0 < left.device_hours["CPU core"] < 2 * made.device_hours["CPU core"] / 8
+    fresh = plan(open_study(grid, home / "elsewhere"))
+    assert fresh.left.finished == 0 and fresh.left.device_hours == pytest.approx(fresh.device_hours)
+
+
+def test_schedulers_start_all_runs_at_once_and_need_disk_for_them(home, grid_values):
+    one = plan(parse_grid({**grid_values, "executor": {"kind": "inline"}}, "toy.yaml"))
+    for kind in ("slurm", "ray"):
+        made = plan(parse_grid({**grid_values, "executor": {"kind": kind}}, "toy.yaml"))
+        assert made.slots == 9
+        checkpoint = one.peak_disk_gb - one.kept_disk_gb
+        assert made.peak_disk_gb - made.kept_disk_gb == pytest.approx(9 * checkpoint)
+        assert plan(parse_grid({**grid_values, "executor": {"kind": kind, "slots": 4}}, "toy.yaml")).slots == 4
+
+
+def test_a_small_model_of_ones_own_has_hours_of_cpu_cores(home, grid_values):
+    """Rates go through the two that were measured, and fall with the parameters."""
+    shape = {"num_hidden_layers": 2, "hidden_size": 128, "num_attention_heads": 4, "intermediate_size": 256}
+    (home / "tiny-7b").mkdir()  # the folder says what it is, not its name
+    (home / "tiny-7b" / "config.json").write_text(json.dumps({**shape, "vocab_size": 100, "tie_word_embeddings": True}))
+    weights = 2 * (4 * 128 * 128 + 3 * 128 * 256) + 100 * 128
+    assert parameters("./tiny-7b") == weights
+    made = plan(parse_grid({**grid_values, "set": {"model.name": "./tiny-7b"}}, "toy.yaml"))
+    assert set(made.device_hours) == {"CPU core"} and made.device_hours["CPU core"] > 0
+    small, smollm = _rates("x", 0.23e6), _rates("x", 135e6)
+    assert small == {"CPU core": pytest.approx(4000.0)} and smollm["CPU core"] == pytest.approx(10.0)
+    assert _rates("x", 20e6)["CPU core"] > 10 and {"CPU core", "H100"} <= set(smollm)
+    assert "CPU core" not in _rates("x", 1.78e9)
 
 
 def test_cells_that_tell_no_effect_are_warned_of(home, grid_values):
