@@ -5,6 +5,7 @@ import ast
 import dataclasses
 import importlib
 import importlib.util
+import os
 import re
 from dataclasses import dataclass
 from functools import cache
@@ -103,9 +104,12 @@ def task_folders() -> list[Path]:
 
 
 def _names_in(folder: Path, suffix: str) -> dict[str, Path]:
-    if not folder.is_dir():
+    try:
+        listed = os.listdir(folder)
+    except (FileNotFoundError, NotADirectoryError, PermissionError):
         return {}
-    return {path.stem: path for path in sorted(folder.glob(f"*{suffix}")) if not path.name.startswith("_")}
+    files = sorted(name for name in listed if name.endswith(suffix) and not name.startswith("_"))
+    return {(path := folder / name).stem: path for name in files}
 
 
 @cache

@@ -3,11 +3,13 @@
 import re
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
+
+if TYPE_CHECKING:
+    from packaging.requirements import Requirement
 
 # The oldest Linux driver that runs programs of a CUDA release (NVIDIA, "CUDA Compatibility", minor versions).
 OLDEST_DRIVER = {11: "450.80.02", 12: "525.60.13", 13: "580.65.06"}
@@ -23,8 +25,10 @@ def installed(name: str) -> Version | None:
         return None
 
 
-def requirements(extra: str = "", of: str = "r3bench") -> list[Requirement]:
+def requirements(extra: str = "", of: str = "r3bench") -> "list[Requirement]":
     """What a distribution asks for on this Python and platform; with `extra`, only what that extra adds."""
+    from packaging.requirements import Requirement  # a parser, which plans need not load
+
     lines = [Requirement(line) for line in requires(of) or []]
     plain = [line for line in lines if line.marker is None or line.marker.evaluate({"extra": ""})]
     if not extra:

@@ -9,7 +9,6 @@ from functools import cache
 from typing import Any
 
 from r3bench.errors import ConfigError, DataError, first_line, nearest
-from r3bench.grading.extract import last_boxed
 
 ENTRY = "entry"  # the column with all that a generator gave, as JSON
 
@@ -70,6 +69,8 @@ def _rows(generator: str, seed: Any, questions: Any) -> Iterator[tuple[str, dict
 
 def answer_in(text: str) -> str:
     """The answer of a response: in the last box, between <answer> tags, else all that follows a thought."""
+    from r3bench.grading.extract import last_boxed  # loads the grader, which plans need not
+
     boxed = last_boxed(text)
     if boxed is not None:
         return boxed.strip()
