@@ -219,7 +219,7 @@ def test_the_cost_of_r3_written_out(r3bench: Callable[..., Result], gpus: int, u
     evaluation = (30 + 500 + 83 + 272 + 675) * 16 * 0.5 * 32768
     assert found["training_tokens"] == pytest.approx(48 * tokens)
     assert found["evaluation_tokens"] == pytest.approx(49 * evaluation)
-    hours = 48 * (tokens / 13000 + evaluation / 10000) / 3600
+    hours = (48 * tokens / 13000 + 49 * evaluation / 10000) / 3600
     assert found["device_hours"]["H100"] == pytest.approx(hours)
     width = {"float32": 4, "bfloat16": 2}[load_recipe("r3_1.5b").model.dtype]
     kept = 49 * (1.78e9 * width + evaluation * 2) / 1e9
