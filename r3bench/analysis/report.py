@@ -1,5 +1,6 @@
 """One self-contained HTML file about a study: question, answer, evidence, failures, provenance."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import get_args
 
@@ -15,6 +16,7 @@ from r3bench.analysis.curves import Axis, RunCurve, cell_curves, comparable
 from r3bench.analysis.declared import Declared
 from r3bench.analysis.effects import effects
 from r3bench.analysis.external import load_any
+from r3bench.analysis.frame import Table
 from r3bench.analysis.heldout import Cost, held_out
 from r3bench.analysis.outside import Outside, is_study
 from r3bench.analysis.pictures import pictures_of
@@ -28,7 +30,7 @@ from r3bench.analysis.report_tables import (
     provenance_table,
     variance_html_table,
 )  # fmt: skip
-from r3bench.analysis.report_text import answer_text, default_question, design_text, environment_text
+from r3bench.analysis.report_text import answer_text, default_question, design_text, effect_texts, environment_text
 from r3bench.analysis.results import Results
 from r3bench.analysis.tables import lost_notes, study_tables
 from r3bench.files import write_text
@@ -90,19 +92,32 @@ def render_report(results: Results, folder: Path | None) -> tuple[str, list[plot
         question=plain(results.declared.question or default_question(results), 1000),
         design=design_text(results, headline),
         answer=answer_text(results, top, cells),
+        effect_lines=effect_texts(results, top),
         pictures=[(p.name, p.caption, p.alt, Markup(p.svg())) for p in pictures],
-        tables=[Markup(to_html(t)) for t in tables],
+        tables=[_block(t) for t in tables],
         matched=_matched(results, folder, curves),
         unmatched=_unmatched(results, folder, curves),
-        variance=Markup(to_html(variance_html_table(results))),
-        evidence=Markup(to_html(evidence_table(results, cells))) if any(r.acted for r in cells) else "",
-        failures=Markup(to_html(failure_table(results))) if lost else "",
-        provenance=Markup(to_html(provenance_table(results))),
+        variance=_block(variance_html_table(results)),
+        evidence=_block(evidence_table(results, cells)) if any(r.acted for r in cells) else "",
+        failures=_block(failure_table(results)) if lost else "",
+        provenance=_block(provenance_table(results)),
         environment=environment_text(folder, results),
         answers=sample_answers(folder, results) if folder is not None else [],
         notes=[plain(n, 1000) for n in dict.fromkeys([*notes, *lost_notes(results), *results.notes])],
     )
     return text, pictures
+
+
+def _block(table: Table) -> Markup:
+    """A table for the page: "acted" right after the cell's name, and a frame that the keyboard can scroll."""
+    names = [c.name for c in table.columns]
+    if "acted" in names[2:]:
+        at = names.index("acted")
+        order = [0, at, *(i for i in range(1, len(names)) if i != at)]
+        columns, rows = [table.columns[i] for i in order], [[row[i] for i in order] for row in table.rows]
+        table = replace(table, columns=columns, rows=rows)
+    frame = Markup('<div class="table" tabindex="0" role="region" aria-label="{}">').format(plain(table.title))
+    return Markup(to_html(table).replace('<div class="table">', frame, 1))
 
 
 def _matched(results: Results, folder: Path | None, curves: dict[str, list[RunCurve]]) -> list[Markup]:
@@ -113,7 +128,7 @@ def _matched(results: Results, folder: Path | None, curves: dict[str, list[RunCu
         tables += [held_out_table(along, cost, results.declared.confidence) for cost in get_args(Cost)]
     if comparable(results, curves):
         tables += [matched_table(results, curves, axis) for axis in get_args(Axis)]
-    return [Markup(to_html(t)) for t in tables]
+    return [_block(t) for t in tables]
 
 
 def _unmatched(results: Results, folder: Path | None, curves: dict[str, list[RunCurve]]) -> str:

@@ -65,48 +65,88 @@ def design_text(results: Results, headline: str) -> list[str]:
     return text
 
 
-def answer_text(results: Results, top: Sequence[Effect], cells: Sequence[CellRow]) -> str:
-    """The answer in one paragraph, made from the numbers."""
+def answer_text(results: Results, top: Sequence[Effect], cells: Sequence[CellRow]) -> list[str]:
+    """The answer in at most three sentences: what changes accuracy, which cell stands out, which runs are lost."""
+    sentences = [t for t in (_changes(results, top), _standing(results, cells), _losses(results)) if t]
+    return [plain(f"{t}.", 4000) for t in sentences] or ["Nothing is measured yet."]
+
+
+def _changes(results: Results, top: Sequence[Effect]) -> str:
+    """How many effects came out which way; those that are resolved are named, the others counted."""
+    tested = [e for e in top if e.family in (PRIMARY, OTHER)]
+    if not tested:
+        return ""
+    alpha = 1 - results.declared.confidence
+    named: dict[str, list[str]] = {"up": [], "down": [], "negligible": [], "unresolved": []}
+    for effect in tested:
+        named[effect.verdict(alpha)].append(f"{_name(effect, tested)} ({points(effect.estimate, True)})")
+    lead = {
+        "up": "raised by",
+        "down": "lowered by",
+        "negligible": f"not changed beyond {points(results.declared.margin)} points by",
+    }
+    parts = [f"{lead[k]} {', '.join(named[k])}" for k in lead if named[k]]
+    if named["unresolved"]:
+        parts.append(f"undecided for {len(named['unresolved'])} of {many(len(tested), 'effect')}")
     headline = next(iter(benchmark_sets(results)))
     where = "the macro average" if headline == MACRO else headline
+    return f"Accuracy on {where}, in points: {'; '.join(parts)}"
+
+
+def _name(effect: Effect, tested: Sequence[Effect]) -> str:
+    """Its term, with its kind where two effects share the term."""
+    shared = sum(e.term == effect.term for e in tested) > 1
+    return f"{effect.term}, {effect.kind.replace('_', ' ')}" if shared else effect.term
+
+
+def effect_texts(results: Results, top: Sequence[Effect]) -> list[str]:
+    """Every tested effect of the headline benchmark in a sentence, as its row in the table has it."""
+    tested = [e for e in top if e.family in (PRIMARY, OTHER)]
+    alpha = 1 - results.declared.confidence
     sentences = []
-    for effect in (e for e in top if e.family in (PRIMARY, OTHER)):
-        part = effect.like_these
+    for effect in tested:
+        part, name = effect.like_these, _name(effect, tested)
         size = f"{points(effect.estimate, True)} points"
         if part.low is not None and part.high is not None:
             size += f" ({points(part.low, True)} to {points(part.high, True)}, adjusted p {p_text(effect.p_adjusted)})"
         say = {
-            "up": f"{effect.term} raises accuracy by {size}",
-            "down": f"{effect.term} lowers accuracy: {size}",
-            "negligible": f"{effect.term} makes no difference beyond {points(results.declared.margin)} points: {size}",
-            "unresolved": f"the effect of {effect.term} is not resolved: {size}",
-        }[effect.verdict(1 - results.declared.confidence)]
+            "up": f"{name} raises accuracy by {size}",
+            "down": f"{name} lowers accuracy: {size}",
+            "negligible": f"{name} makes no difference beyond {points(results.declared.margin)} points: {size}",
+            "unresolved": f"the effect of {name} is not resolved: {size}",
+        }[effect.verdict(alpha)]
         sentences.append(say)
-    clear = [
-        e for e in top if e.family == INTERACTIONS and e.verdict(1 - results.declared.confidence) in ("up", "down")
-    ]
+    clear = [e for e in top if e.family == INTERACTIONS and e.verdict(alpha) in ("up", "down")]
     if clear:
         sentences.append("effects depend on each other: " + ", ".join(
             f"{e.term} {points(e.estimate, True)}" for e in clear))  # fmt: skip
+    return [plain(s, 1000) for s in sentences]
+
+
+def _standing(results: Results, cells: Sequence[CellRow]) -> str:
+    """Whether a cell beats all others, and what training alone gives."""
+    parts = []
     best = next((r for r in cells if r.best), None)
+    if len(results.cells) > 1:
+        parts.append(
+            f"{best.label} is shown to beat every other cell" if best else "No cell is shown to beat all others"
+        )
     off = next((r for r in cells if r.gain_base is not None and _all_off(r)), None)
     if off is not None and off.gain_base is not None:
-        sentences.append(
+        parts.append(
             "training with everything off changes the untrained model by "
             f"{with_interval(off.gain_base.value, off.gain_base.like_these, True)} points"
         )
-    if len(results.cells) > 1:
-        sentences.append(
-            f"{best.label} is shown to beat every other cell" if best else "no cell is shown to beat all others"
-        )
-    sentences += [
+    parts += [
         f"{row.label} scores {points(row.accuracy.value)} points" for row in cells if row.accuracy and len(cells) < 3
     ]
+    return "; ".join(parts)
+
+
+def _losses(results: Results) -> str:
     trained = sum(not r.base for r in results.runs)
-    for lost, what in ((results.diverged, "diverged"), (results.missing, "are missing")):
-        if lost:
-            sentences.append(f"{len(lost)} of {trained} runs {what}")
-    return plain(f"On {where}: " + ("; ".join(sentences) or "nothing is measured yet") + ".", 4000)
+    lost = ((results.diverged, "diverged"), (results.missing, "are missing"))
+    return "; ".join(f"{len(runs)} of {trained} runs {what}" for runs, what in lost if runs)
 
 
 def _all_off(row: CellRow) -> bool:

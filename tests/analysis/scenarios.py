@@ -139,15 +139,15 @@ def sentences(results: Results, folder: Path | None = None) -> set[str]:
     page, pictures = render_report(results, folder)
     for note in re.findall(r'<ul class="notes">(.*?)</ul>', page, re.S):
         found |= {html.unescape(line) for line in re.findall(r"<li>(.*?)</li>", note)}
-    listed = re.search(r'<ul class="soft">(.*?)</ul>', page, re.S)
-    assert listed is not None
-    found |= {html.unescape(line) for line in re.findall(r"<li>(.*?)</li>", listed[1])}
+    lists = re.findall(r'<ul class="(?:soft|words)">(.*?)</ul>', page, re.S)
+    found |= {html.unescape(line) for part in lists for line in re.findall(r"<li>(.*?)</li>", part)}
     for picture in pictures:
         found |= {f"{part.strip()}." for part in re.split(r"\. (?=[A-Z*])", picture.caption.rstrip("."))}
     answer = html.unescape(re.search(r'<p class="answer">(.*?)</p>', page, re.S)[1])
-    where, _, rest = answer.partition(": ")
-    found.add(f"{where}:")
-    found |= set(rest.rstrip(".").split("; "))
+    plain_sentences = answer.removesuffix(".").split(". ")
+    for sentence in plain_sentences:
+        effect = sentence.startswith("Accuracy on ")
+        found |= {sentence} if effect else {t.replace("No cell is", "no cell is") for t in sentence.split("; ")}
     found |= {html.unescape(p) for p in re.findall(r"<p>(.*?)</p>", page)[1:] if not p.startswith("Made by")}
     along = held_out(folder, results) if folder is not None else None
     if along is not None:

@@ -172,7 +172,7 @@ def test_a_single_run_is_a_study_of_one_cell(study, tmp_path):
     run = study / "replay-s0-000000000003"
     page = write_report(run, tmp_path / "r.html", figures=False).read_text()
     assert '<th scope="row">replay=on</th>' in page
-    assert "trl 1.16.0" in page and page.count("<details>") == 3  # runs, a right and a wrong answer
+    assert "trl 1.16.0" in page and page.count("<details>") == 4  # notes, runs, a right and a wrong answer
 
 
 def test_names_with_separators_in_them(tmp_path):
@@ -325,3 +325,21 @@ def test_a_record_that_was_edited_is_named(tmp_path, key):
     page = write_report(study, tmp_path, figures=False).read_text(encoding="utf-8")
     assert f"run.json: {key}: got 7, expected a text" in page
     assert file.parent.name not in [run.run for run in load_study(study).runs]
+
+
+def test_the_answer_is_short_and_every_effect_follows_in_words(hostile_study, text):
+    answer = re.search(r'<p class="answer">(.*?)</p>', text, re.S)[1]
+    assert len(answer.split(". ")) <= 3
+    found, _ = effects(load_study(hostile_study))
+    tested = [e for e in found if e.benchmark == found[0].benchmark and e.family == "primary"]
+    words = re.search(r'<ul class="words">(.*?)</ul>', text, re.S)[1]
+    assert len(tested) >= 2 and all(f"{100 * e.estimate:+.1f} points" in words for e in tested)
+    undecided = sum(e.verdict(0.05) == "unresolved" for e in tested)
+    assert (f"undecided for {undecided} of {len(tested)} effects" in answer) == bool(undecided)
+    for effect in tested:
+        assert (f"({100 * effect.estimate:+.1f})" in answer) or effect.verdict(0.05) == "unresolved"
+
+
+def test_acted_stands_right_after_the_cell(text):
+    head = next(h for h in re.findall(r"<thead><tr>(.*?)</tr>", text, re.S) if ">acted<" in h)
+    assert re.findall(r">([^<>]+)</th>", head)[1] == "acted"

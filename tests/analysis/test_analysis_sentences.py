@@ -121,7 +121,7 @@ CASES = {
     "training questions found": (["overlap"], ["study"]),
     "runs trained with {what} are pooled": (["other processes"], ["study", "halved"]),
     "{run}: only {0.1} %": (["still"], ["study", "halved"]),
-    "On {where}:": (["study", "better"], []),
+    "Accuracy on {where}, in points": (["study", "better"], ["one cell", "untrained only"]),
     "{effect} raises accuracy": (["study", "better"], ["worse", "alike"]),
     "{effect} lowers accuracy": (["worse", "all worse"], ["better", "alike"]),
     "{effect} makes no difference": (["no difference"], ["better", "named levels", "alike"]),
@@ -222,20 +222,22 @@ def test_what_every_report_says_is_of_this_study_and_no_other(printed):
     """The sentences without a condition: each as it must read here, and no other reading of it."""
     every = "12 of 12 planned runs"
     told = {  # scenario -> what they say; with several benchmarks the average, or the one that was declared
-        "study": ("On embedded:", {"embedded: 40 questions, 4 answers each"}, "4 cells", every, "3 seeds"),
-        "better": ("On b:", {"b: 30 questions, 8 answers each"}, "2 cells", "6 runs", "3 seeds"),
-        "macro": ("On the macro average:", {"x: 30 questions, 4 answers each", "y: 20 questions, 4 answers each"},
+        "study": ("embedded", {"embedded: 40 questions, 4 answers each"}, "4 cells", every, "3 seeds"),
+        "better": ("b", {"b: 30 questions, 8 answers each"}, "2 cells", "6 runs", "3 seeds"),
+        "macro": ("the macro average", {"x: 30 questions, 4 answers each", "y: 20 questions, 4 answers each"},
                   "4 cells", every, "3 seeds"),
-        "one seed": ("On embedded:", {"embedded: 40 questions, 4 answers each"}, "4 cells", "4 of 4 planned runs",
+        "one seed": ("embedded", {"embedded: 40 questions, 4 answers each"}, "4 cells", "4 of 4 planned runs",
                      "1 seed"),
-        "answers of several numbers": ("On b:", {"b: 30 questions, 8 or 9 or 10 answers each"}, "2 cells", "6 runs",
+        "answers of several numbers": ("b", {"b: 30 questions, 8 or 9 or 10 answers each"}, "2 cells", "6 runs",
                                        "3 seeds"),
-        "missing": ("On embedded:", {"embedded: 40 questions, 4 answers each"}, "4 cells", "11 of 12 planned runs",
+        "missing": ("embedded", {"embedded: 40 questions, 4 answers each"}, "4 cells", "11 of 12 planned runs",
                     "3 seeds"),
     }  # fmt: skip
     for name, (where, asked, cells, runs, seeds) in told.items():
         found = printed[name]
-        assert {t for t in found if t.startswith("On ")} == {where}, name
+        assert {t.partition(", in points:")[0] for t in found if t.startswith("Accuracy on ")} == {
+            f"Accuracy on {where}"
+        }, name
         assert {t for t in found if re.search(r" questions?, .*answers? each$", t) and "accuracy" not in t} == asked
         (design,) = (t for t in found if re.match(r"\d+ cells? \(", t))
         assert design.startswith(f"{cells} (") and f"), {runs}" in design and design.endswith(f", {seeds}"), design
