@@ -6,6 +6,7 @@ in the working directory. It is kept as seen from the project, so that a moved f
 makes no other run of it.
 """
 
+import json
 import os
 from pathlib import Path
 
@@ -26,11 +27,23 @@ def enter(folder: str | Path | None) -> None:
 
 
 def of(path: Path) -> Path:
-    """The project that a file belongs to."""
+    """The project that a file belongs to; a run's `config.json` belongs to the one that the run was made in."""
+    if path.name == "config.json" and (trained := of_run(path.parent)) is not None:
+        return trained
     folder = Path(os.path.abspath(path)).parent
     if folder.name == "recipes" and folder.parent.name == "ablations":
         folder = folder.parent
     return folder.parent if folder.name in BELOW else folder
+
+
+def of_run(folder: Path) -> Path | None:
+    """The project of a run, by its `environment.json`, where that still lies as it did; else None."""
+    try:
+        found = json.loads((folder / "environment.json").read_bytes())["project"]
+        project = (folder / found).resolve()
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):
+        return None
+    return project if project.is_dir() else None
 
 
 def roots() -> list[Path]:

@@ -239,10 +239,6 @@ def check_study(spec: Any, file: Path) -> dict[str, Any]:
 
 def enter_project(paths: RunPaths) -> None:
     """Look for what a run's recipe names in its project, too, where that still lies as it did when it was trained."""
-    try:
-        found = read_json(paths.environment).get("project")
-    except (StateError, AttributeError):
-        return
-    folder = paths.root / found if isinstance(found, str) else None
-    if folder is not None and folder.is_dir():
-        project.enter(folder.resolve())
+    folder = project.of_run(paths.root)
+    if folder is not None:
+        project.enter(folder)

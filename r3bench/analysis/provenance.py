@@ -1,10 +1,12 @@
 """Where a table cell comes from: run ids, commit, configuration hash, environment."""
 
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from r3bench.analysis.cells import BASE_LABEL
+from r3bench.analysis.repeat import repeat_command
 from r3bench.analysis.results import Results, Run
 from r3bench.analysis.study import load_study, run_folder
 from r3bench.errors import ConfigError, StateError, nearest
@@ -21,7 +23,7 @@ def trace(study: Path, cell: str) -> dict[str, Any]:
 
     Returns:
         `cell`, `levels`, and `runs`: per run its id, seed, outcome, commit, configuration hash, times, answers per
-        benchmark, environment, and the files it was read from.
+        benchmark, environment, the files it was read from, and the command that makes it once more (`again`).
 
     Raises:
         ConfigError: no such cell; names the nearest one.
@@ -37,17 +39,47 @@ def trace(study: Path, cell: str) -> dict[str, Any]:
 
 
 def trace_text(study: Path, cell: str) -> str:
-    """`trace` as text for a terminal."""
+    """`trace` as text for a terminal: a line per fact; what is empty or not known is left out."""
     found = trace(study, cell)
     lines = [f"{found['study']}: {cell} ({'; '.join(found['levels'])})"]
     for run in found["runs"]:
-        lines += [
-            "",
-            run["run"],
-            *(f"  {key}: {value}" for key, value in run.items() if key not in ("run", "environment")),
-        ]
-        lines += [f"  environment.{key}: {value}" for key, value in run["environment"].items()]
-    return "\n".join(lines) + "\n"
+        root = run_folder(study, run["run"])
+        facts = {key: value for key, value in run.items() if key not in ("run", "train", "environment", "files")}
+        lines += ["", run["run"], *_lines(facts)]
+        train = {key: value for key, value in (run["train"] or {}).items() if facts.get(key) != value}
+        for name, part in (("training", train), ("environment", run["environment"])):
+            inner = _lines(part)
+            lines += [f"  {name}", *(f"  {line}" for line in inner)] if inner else []
+        lines.append(f"  files in {root}: {', '.join(Path(name).name for name in run['files'])}")
+    return "\n".join(_printable(line) for line in lines) + "\n"
+
+
+def _lines(facts: Mapping[str, Any]) -> list[str]:
+    shown = {key: _said(value) for key, value in facts.items()}
+    return [f"  {key}: {text}" for key, text in shown.items() if text]
+
+
+def _said(value: Any) -> str:
+    """A value in a line: mappings and lists are listed, files stand with the start of their SHA-256, empty is ''."""
+    if value is None or value in ("", (), [], {}):
+        return ""
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, float):
+        return f"{value:g}"
+    if isinstance(value, Mapping):
+        if set(value) == {"bytes", "sha256"}:
+            return f"{str(value['sha256'])[:12]}"
+        return ", ".join(f"{key} {_said(inner) or '-'}" for key, inner in value.items())
+    if isinstance(value, list | tuple):
+        return ", ".join(_said(inner) or "-" for inner in value)
+    first, *more = str(value).rstrip("\n").split("\n")
+    return f"{first} (and {len(more)} more {'line' if len(more) == 1 else 'lines'})" if more else first
+
+
+def _printable(line: str) -> str:
+    """Without what could steer a terminal: these files may be anyone's."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in line)
 
 
 def _matching(results: Results, cell: str) -> set[str]:
@@ -96,4 +128,10 @@ def _describe(results: Results, run: Run, study: Path) -> dict[str, Any]:
     except StateError as error:
         environment = {"missing": str(error)}
     found["environment"] = environment
+    processes = record.train.processes if record and not run.base else 0
+    try:
+        config = read_json(root / "config.json")
+    except StateError:
+        config = None
+    found["again"] = repeat_command(root, config, environment, processes, record.train.strategy if record else None)
     return found

@@ -173,7 +173,10 @@ def _of_run(directory: Path, changes: list[str], weights: bool = True) -> tuple[
     enter_project(paths)
     recipe = parse_recipe(read_json(paths.config), str(paths.config))
     if weights and not paths.model.is_dir():
-        raise StateError(f"{directory}: has no model (not trained to the end, or its weights were not kept)")
+        raise StateError(
+            f"{directory}: has no model: not trained to the end, its weights were not kept, or an archive left them "
+            "out (r3bench export --models takes them along)"
+        )
     cap = int(trainer_value(recipe.trainer, "max_completion_length"))
     section = _section(plain(recipe.eval), changes)
     use_vllm = bool(trainer_value(recipe.trainer, "use_vllm")) and recipe.model.saved_whole

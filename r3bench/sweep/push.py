@@ -25,7 +25,10 @@ def push_run(paths: RunPaths, repo: str, *, public: bool = False) -> str:
     if not paths.record.is_file():
         raise StateError(f"{paths.root}: has no run.json, expected a finished run")
     if not paths.model.is_dir():
-        raise StateError(f"{paths.root}: has no model (diverged, or its weights were not kept)")
+        raise StateError(
+            f"{paths.root}: has no model: diverged, its weights were not kept, or an archive left them out "
+            "(r3bench export --models takes them along)"
+        )
     record = read_record(paths)
     api = _hub(repo)
     write_card(parse_recipe(read_json(paths.config), str(paths.config)), record, paths)

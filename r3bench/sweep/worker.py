@@ -253,7 +253,7 @@ def _trained(recipe: Recipe, halvings: int, paths: RunPaths, quiet: bool, steps:
         if record.outcome == "finished" and not paths.model.is_dir():
             raise StateError(
                 f"{paths.root}: trained, but its weights were not kept, so it can't be measured; remove the folder to "
-                "train it again"
+                "train it again, or import an archive that has them (r3bench export --models)"
             )
         from r3bench.evaluation.tied import check_weights
 

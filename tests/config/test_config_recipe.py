@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import Result
 
-from r3bench import catalog
+from r3bench import catalog, project
 from r3bench.config.load import apply_overrides, config_hash, load_recipe, parse_recipe, resolved, run_id
 from r3bench.config.yaml_file import read_value
 from r3bench.errors import ConfigError
@@ -114,3 +114,24 @@ def test_any_values_are_a_recipe_or_one_error(values: dict[str, Any]) -> None:
         assert str(error).startswith("x.yaml: ")
     else:
         assert parse_recipe(json.loads(json.dumps(resolved(recipe), allow_nan=False)), "x.yaml") == recipe
+
+
+def test_a_runs_configuration_is_read_in_the_project_that_it_was_made_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that `train RUN/config.json` finds what the recipe named, from any directory."""
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "questions.jsonl").write_text('{"problem": "1+1", "answer": "2"}\n')
+    (tmp_path / "mine" / "recipe.yaml").write_text("model: embedded\ndata: {name: ./questions.jsonl}\n")
+    monkeypatch.chdir(tmp_path)
+    recipe = load_recipe("mine/recipe.yaml")
+    run = tmp_path / "runs" / "study" / run_id(recipe)
+    run.mkdir(parents=True)
+    (run / "config.json").write_text(json.dumps(resolved(recipe)))
+    (run / "environment.json").write_text(json.dumps({"project": "../../../mine"}))
+    monkeypatch.chdir(run)
+    again = load_recipe(str(run / "config.json"))
+    assert run_id(again) == run_id(recipe) and project.located(again.data.name).is_file()
+    for broken in ("{", "[]", '{"project": 3}', '{"project": "../../../nowhere"}'):
+        (run / "environment.json").write_text(broken)
+        assert run_id(load_recipe(str(run / "config.json"))) == run_id(recipe)

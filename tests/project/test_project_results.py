@@ -11,7 +11,7 @@ from typer.testing import Result
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "analysis"))
 
-from synthetic import Spec, make_study
+from synthetic import Spec, make_study, record_again
 
 
 @pytest.fixture
@@ -60,6 +60,32 @@ def test_trace_names_the_runs_of_a_cell(r3bench: Callable[..., Result], study: P
     wrong = r3bench("trace", "demo", "replay=onn")
     assert (wrong.exit_code, wrong.stderr.count("\n")) == (2, 1)
     assert "did you mean 'on'?" in wrong.stderr
+
+
+def test_trace_prints_facts_in_lines_and_the_command_that_repeats_them(
+    r3bench: Callable[..., Result], study: Path
+) -> None:
+    run = study / run_id(study, "replay-s1")
+    config = {"model": {"name": "embedded"}, "eval": {"limit": 20}, "trainer": {"max_completion_length": 48}}
+    for path in study.glob("*/config.json"):
+        path.write_text(json.dumps(config))
+    environment = json.loads((run / "environment.json").read_text())
+    environment |= {"threads": 3, "gpus": [], "diff": "+a\n+b\n+c\n", "device": "a\x1b[2Jb", "cuda": None}
+    (run / "environment.json").write_text(json.dumps(environment))
+    for path in study.glob("*/config.json"):
+        record_again(path.parent)
+    shown = r3bench("trace", "demo", run.name).stdout
+    lines = shown.splitlines()
+    assert not {"{", "}", "[", "'", "None"} & set(shown.replace("[2Jb", "")) and "None" not in shown
+    assert f"  again: OMP_NUM_THREADS=3 r3bench train runs/demo/{run.name}/config.json --runs again" in lines
+    assert "  answers: embedded 80" in lines and "    acted: replay yes" in lines
+    assert "    packages: trl 1.16.0" in lines and "    diff: +a (and 2 more lines)" in lines
+    assert "    device: a\\x1b[2Jb" in lines and not any("cuda" in line for line in lines)
+    (base,) = json.loads(r3bench("trace", "demo", "untrained model", "--json").stdout)["runs"]
+    assert base["again"] == "r3bench eval embedded limit=20 max_tokens=48 --out again"
+    (run / "config.json").write_text("[]")
+    record_again(run)
+    assert json.loads(r3bench("trace", "demo", "replay", "--json").stdout)["runs"][-1]["again"] is None
 
 
 def test_report_is_one_file(r3bench: Callable[..., Result], study: Path, folder: Path) -> None:

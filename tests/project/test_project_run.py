@@ -1,6 +1,7 @@
 """The commands that train and measure, end to end on the embedded model, a few steps and questions."""
 
 import json
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 
@@ -83,6 +84,12 @@ def test_a_grid_from_end_to_end(r3bench: Callable[..., Result], folder: Path) ->
     shown = r3bench("tables", "short")
     assert shown.exit_code == 0, shown.stderr
     assert "replay" in shown.stdout
+    traced = json.loads(r3bench("trace", "short", "replay", "--json").stdout)["runs"][0]
+    again = [word for word in shlex.split(traced["again"]) if not word.startswith("OMP_NUM_THREADS=")]
+    repeated = r3bench(*again[1:], "--quiet")
+    assert repeated.exit_code == 0, repeated.stderr
+    first, second = (top / traced["run"] / "model" / "model.safetensors" for top in (study, folder / "again"))
+    assert first.read_bytes() == second.read_bytes(), "the command that repeats a run made another model"
     (folder / "ablations" / "short.yaml").write_text(GRID.replace("steps: 2", "steps: 3"))
     changed = r3bench("ablate", "short", "--quiet")
     assert (changed.exit_code, changed.stderr.count("\n")) == (3, 1), "another grid must not share the folder"

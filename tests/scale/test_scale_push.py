@@ -106,7 +106,10 @@ def test_a_run_without_a_model_is_refused(r3bench: Callable[..., Result], run: s
     path = folder / "runs" / "toy" / run
     assert r3bench("push", "nothing", REPO).stderr == "r3bench: run 'nothing': no such folder, nor below runs\n"
     (path / "model").rename(path / "gone")
-    assert "has no model (diverged, or its weights were not kept)" in r3bench("push", str(path), REPO).stderr
+    assert (
+        "has no model: diverged, its weights were not kept, or an archive left them out"
+        in r3bench("push", str(path), REPO).stderr
+    )
     (path / "run.json").unlink()
     refused = r3bench("push", str(path), REPO)
     assert (refused.exit_code, "expected a finished run" in refused.stderr) == (3, True)
