@@ -90,17 +90,21 @@ def enumerate_cells(
     cells: list[Cell] = []
     duplicates: list[Duplicate] = []
     if grid.base_model:
-        recipe = _recipe({**base, "name": "base-model"}, {}, grid.seeds[0], f"{grid.name}, base model")
+        recipe = _recipe({**base, "name": "base-model"}, {}, f"{grid.name}, base model")
+        recipe = dataclasses.replace(recipe, seed=grid.seeds[0])
         cells.append(Cell("base-model", BASE_MODEL, recipe.seed, recipe, run_id(recipe)))
     taken: dict[str, Cell] = {}
+    made = []
+    for combination in combinations:
+        name = cell_name(combination, factors)
+        keys: dict[str, Any] = {}
+        for factor in factors:
+            keys |= factor.levels[combination[factor.name]]
+        keys |= (tuned or {}).get(name, {})
+        made.append((name, combination, *_cell_recipe({**base, "name": name}, keys, f"{grid.name}, cell {name}")))
     for seed in grid.seeds:
-        for combination in combinations:
-            name = cell_name(combination, factors)
-            keys: dict[str, Any] = {}
-            for factor in factors:
-                keys |= factor.levels[combination[factor.name]]
-            keys |= (tuned or {}).get(name, {})
-            recipe, ignored = _cell_recipe({**base, "name": name}, keys, seed, f"{grid.name}, cell {name}")
+        for name, combination, unseeded, ignored in made:
+            recipe = dataclasses.replace(unseeded, seed=seed)
             cell = Cell(name, combination, seed, recipe, run_id(recipe))
             identity = cell.run_id.rpartition("-")[2]
             if identity in taken:
@@ -132,7 +136,7 @@ def _budget_keys(grid: Grid, base: Mapping[str, Any]) -> dict[str, Any]:
     return {"budget.generated_tokens": tokens, "trainer.max_steps": max(1, tokens // rows)}
 
 
-def _cell_recipe(base: dict[str, Any], keys: Mapping[str, Any], seed: int, where: str) -> tuple[Recipe, list[str]]:
+def _cell_recipe(base: dict[str, Any], keys: Mapping[str, Any], where: str) -> tuple[Recipe, list[str]]:
     """The recipe with `keys` set. A setting of a component that is off has no effect and is left out, with a note."""
     ignored = []
     whole = {k: v for k, v in keys.items() if k.count(".") < 2 or not k.startswith("components.")}
@@ -149,13 +153,13 @@ def _cell_recipe(base: dict[str, Any], keys: Mapping[str, Any], seed: int, where
             if isinstance(components[component], str):
                 components[component] = dict(catalog.component(component, where).presets[components[component]])
             assign(values, {key: value})
-    return _recipe(values, {}, seed, where), ignored
+    return _recipe(values, {}, where), ignored
 
 
-def _recipe(values: dict[str, Any], keys: Mapping[str, Any], seed: int, where: str) -> Recipe:
+def _recipe(values: dict[str, Any], keys: Mapping[str, Any], where: str) -> Recipe:
     values = apply_overrides(values, [])
     assign(values, keys)
-    return dataclasses.replace(parse_recipe(values, where), seed=seed)
+    return parse_recipe(values, where)
 
 
 def assign(values: dict[str, Any], keys: Mapping[str, Any]) -> None:
