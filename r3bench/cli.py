@@ -13,6 +13,7 @@ from typer.core import TyperGroup
 from r3bench import project
 from r3bench.commands import answers, exclude, find, measure, result, run, serve, share, study, verdicts, verification
 from r3bench.commands.options import printable
+from r3bench.commands.shell import Command, without_flag_types
 from r3bench.errors import R3BenchError, StateError
 from r3bench.files import NO_ROOM
 from r3bench.out_of_memory import out_of_memory
@@ -29,6 +30,9 @@ LESS_MEMORY = (
 
 class _Group(TyperGroup):
     """Turns errors meant for the user into one line on stderr and an exit code, wherever they were raised."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        return without_flag_types(super().get_params(ctx))
 
     def invoke(self, ctx: Any) -> Any:
         try:
@@ -108,7 +112,7 @@ PANELS: dict[str, dict[str, Callable[..., None]]] = {  # shown in this order
 }
 for _panel, _commands in PANELS.items():
     for _name, _command in _commands.items():
-        app.command(_name, rich_help_panel=_panel)(_command)
+        app.command(_name, cls=Command, rich_help_panel=_panel)(_command)
 
 
 def _version(wanted: bool) -> None:

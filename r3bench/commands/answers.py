@@ -5,16 +5,22 @@ from typing import Annotated
 
 import typer
 
+from r3bench.commands import shell
 from r3bench.commands.options import RUNS, Json, Runs, answers_folder, print_json, printable
 
 SHOWN = 2000  # characters of a question or response, unless all are asked for
 
 
 def answers(
-    target: Annotated[str, typer.Argument(metavar="RUN|STUDY", help="A run, a folder of answers, or a study.")],
+    target: Annotated[
+        str,
+        typer.Argument(
+            metavar="RUN|STUDY", help="A run, a folder of answers, or a study.", autocompletion=shell.studies_and_runs
+        ),
+    ],
     cell: Annotated[
         str | None,
-        typer.Argument(metavar="[CELL]", help="Of a study: a cell as in `status`, or factor=level,..."),
+        typer.Argument(metavar="CELL", help="Of a study: a cell as in `status`, or factor=level,..."),
     ] = None,
     wrong: Annotated[bool, typer.Option("--wrong", help="Only answers judged wrong.")] = False,
     right: Annotated[bool, typer.Option("--right", help="Only answers judged right.")] = False,

@@ -6,12 +6,18 @@ from typing import Annotated
 
 import typer
 
+from r3bench.commands import shell
 from r3bench.commands.options import RUNS, Json, Runs, print_columns, print_json
 
 
 def exclude(
     run: Annotated[
-        str, typer.Argument(metavar="RUN|STUDY", help="A run of a study; a study alone lists what is excluded in it.")
+        str,
+        typer.Argument(
+            metavar="RUN|STUDY",
+            help="A run of a study; a study alone lists what is excluded in it.",
+            autocompletion=shell.studies_and_runs,
+        ),
     ],
     reason: Annotated[
         str | None, typer.Option("--reason", metavar="TEXT", help="Why; tables, report and verify print it.")

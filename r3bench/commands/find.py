@@ -5,11 +5,14 @@ from typing import Annotated, Any
 
 import typer
 
+from r3bench.commands import shell
 from r3bench.commands.options import KINDS, Json, Overrides, print_columns, print_json, print_made, print_pairs, warn
 
 
 def list_(
-    kind: Annotated[str | None, typer.Argument(help=f"{', '.join(KINDS)}; default: all.", show_default=False)] = None,
+    kind: Annotated[
+        str | None, typer.Argument(metavar="KIND", help=f"{', '.join(KINDS)}; default: all.", show_default=False)
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """List the recipes, grids, components and evaluation tasks that can be named."""
@@ -27,10 +30,12 @@ def list_(
 
 
 def copy(
-    name: Annotated[str, typer.Argument(help="A name that `r3bench list` shows.")],
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="A name that `r3bench list` shows.", autocompletion=shell.everything)
+    ],
     dest: Annotated[
         Path | None,
-        typer.Argument(help="File or folder; default: the one r3bench looks in, such as ./components."),
+        typer.Argument(metavar="DEST", help="File or folder; default: the one r3bench looks in, such as ./components."),
     ] = None,
     kind: Annotated[
         str | None, typer.Option(metavar="KIND", help="recipes, grids, components or tasks, for a name used twice.")
@@ -60,7 +65,10 @@ def copy(
 
 
 def validate(
-    name: Annotated[str, typer.Argument(metavar="RECIPE|GRID", help="A name, or a YAML file.")],
+    name: Annotated[
+        str,
+        typer.Argument(metavar="RECIPE|GRID", help="A name, or a YAML file.", autocompletion=shell.grids_and_recipes),
+    ],
     overrides: Overrides = None,
     as_json: Json = False,
 ) -> None:
@@ -112,7 +120,7 @@ def validate(
 
 def prompts(
     style: Annotated[
-        str | None, typer.Argument(metavar="[STYLE]", help="boxed, r1 or plain; default: all.", show_default=False)
+        str | None, typer.Argument(metavar="STYLE", help="boxed, r1 or plain; default: all.", show_default=False)
     ] = None,
     as_json: Json = False,
 ) -> None:

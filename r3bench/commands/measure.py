@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from r3bench.commands import shell
 from r3bench.commands.options import (
     RUNS,
     Json,
@@ -25,10 +26,13 @@ if TYPE_CHECKING:
 
 def eval_(
     model: Annotated[
-        str, typer.Argument(metavar="RUN|MODEL", help="A run, checkpoint, model folder, hub id or server.")
+        str,
+        typer.Argument(
+            metavar="RUN|MODEL", help="A run, checkpoint, model folder, hub id or server.", autocompletion=shell.runs
+        ),
     ],
     overrides: Annotated[
-        list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Settings of the eval section.")
+        list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Settings of the eval section.")
     ] = None,
     tasks: Tasks = None,
     samples: Annotated[int | None, typer.Option(metavar="K", help="Answers per question.")] = None,

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from r3bench.commands import shell
+
 if TYPE_CHECKING:
     from r3bench.analysis.choices import Choices
     from r3bench.analysis.columns import Reading
@@ -18,12 +20,19 @@ if TYPE_CHECKING:
 Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout, and nothing else there.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress; only the result and errors.")]
 Runs = Annotated[Path, typer.Option("--runs", metavar="DIR", help="Folder that holds runs and studies.")]
-Overrides = Annotated[
-    list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Settings that replace the recipe's.")
+Overrides = Annotated[list[str] | None, typer.Argument(metavar="KEY=VALUE", help="Settings that replace the recipe's.")]
+StudyName = Annotated[
+    str,
+    typer.Argument(metavar="STUDY", help="A study's folder, or its name below --runs.", autocompletion=shell.studies),
 ]
-StudyName = Annotated[str, typer.Argument(metavar="STUDY", help="A study's folder, or its name below --runs.")]
-Tasks = Annotated[str | None, typer.Option("--tasks", metavar="A,B", help="Names that `r3bench list tasks` shows.")]
-RunName = Annotated[str, typer.Argument(metavar="RUN", help="A run's folder, or its id below --runs.")]
+Tasks = Annotated[
+    str | None,
+    typer.Option("--tasks", metavar="A,B", help="Names that `r3bench list tasks` shows.", autocompletion=shell.tasks),
+]
+RunName = Annotated[
+    str,
+    typer.Argument(metavar="RUN", help="A run's folder, or its id below --runs.", autocompletion=shell.runs),
+]
 RUNS = Path("runs")
 Factors = Annotated[
     str | None, typer.Option("--factors", metavar="A,B", help="A table's columns that are factors; others aren't read.")

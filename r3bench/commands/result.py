@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from r3bench.commands import shell
 from r3bench.commands.options import (
     RUNS,
     Boxed,
@@ -52,8 +53,11 @@ if TYPE_CHECKING:
     from r3bench.analysis.outside import Outside
     from r3bench.analysis.results import Results
 
-StudyOrFile = Annotated[str, typer.Argument(metavar="STUDY|FILE", help="A study, or a source as for `analyze`.")]
-Format = Annotated[str, typer.Option("--format", help="markdown, latex, html or csv: what is printed.")]
+StudyOrFile = Annotated[
+    str,
+    typer.Argument(metavar="STUDY|FILE", help="A study, or a source as for `analyze`.", autocompletion=shell.studies),
+]
+Format = Annotated[str, typer.Option("--format", metavar="NAME", help="markdown, latex, html or csv: what is printed.")]
 Out = Annotated[
     Path | None,
     typer.Option("--out", metavar="DIR", help="Where files go; default: STUDY/tables, or FILE-tables beside a file."),

@@ -6,12 +6,16 @@ from typing import Annotated
 
 import typer
 
+from r3bench.commands import shell
 from r3bench.commands.options import RUNS, Json, Overrides, Quiet, Runs, print_json, prints_aside, warn
 
 
 def train(
     recipe: Annotated[
-        str, typer.Argument(metavar="RECIPE", help="A name in ./ablations/recipes or shipped, or a file.")
+        str,
+        typer.Argument(
+            metavar="RECIPE", help="A name in ./ablations/recipes or shipped, or a file.", autocompletion=shell.recipes
+        ),
     ],
     overrides: Overrides = None,
     gpus: Annotated[

@@ -8,13 +8,19 @@ from typing import Annotated
 
 import typer
 
+from r3bench.commands import shell
 from r3bench.commands.options import RUNS, Json, Quiet, Runs, print_json, progress, run_folder
 
 
 def serve(
-    model: Annotated[str, typer.Argument(metavar="RUN|MODEL", help="A run, checkpoint, model folder or hub id.")],
+    model: Annotated[
+        str,
+        typer.Argument(
+            metavar="RUN|MODEL", help="A run, checkpoint, model folder or hub id.", autocompletion=shell.runs
+        ),
+    ],
     extra: Annotated[
-        list[str] | None, typer.Argument(metavar="[-- OPTION]...", help="Further options of `vllm serve`.")
+        list[str] | None, typer.Argument(metavar="-- OPTION", help="Further options of `vllm serve`.")
     ] = None,
     training: Annotated[
         bool, typer.Option("--training", help="For TRL's server mode: opens endpoints that change the weights.")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from r3bench.commands import shell
 from r3bench.commands.options import (
     RUNS,
     Json,
@@ -24,8 +25,18 @@ from r3bench.commands.options import (
 if TYPE_CHECKING:
     from r3bench.sweep.dispatcher import Report
 
-GridOrRecipe = Annotated[str, typer.Argument(metavar="GRID|RECIPE", help="A grid as for `ablate`, or a recipe.")]
-GridName = Annotated[str, typer.Argument(metavar="GRID", help="A name in ./ablations or among the shipped, or a file.")]
+GridOrRecipe = Annotated[
+    str,
+    typer.Argument(
+        metavar="GRID|RECIPE", help="A grid as for `ablate`, or a recipe.", autocompletion=shell.grids_and_recipes
+    ),
+]
+GridName = Annotated[
+    str,
+    typer.Argument(
+        metavar="GRID", help="A name in ./ablations or among the shipped, or a file.", autocompletion=shell.grids
+    ),
+]
 
 
 def quickstart(runs: Runs = RUNS, quiet: Quiet = False, as_json: Json = False) -> None:
@@ -225,7 +236,10 @@ def _assumptions(given: list[str]) -> dict[str, float] | None:
 
 def status(
     study: Annotated[
-        str | None, typer.Argument(metavar="[STUDY]", help="A study's folder or name; default: all below --runs.")
+        str | None,
+        typer.Argument(
+            metavar="STUDY", help="A study's folder or name; default: all below --runs.", autocompletion=shell.studies
+        ),
     ] = None,
     watch: Annotated[
         bool, typer.Option("--watch", "-w", help="Keep showing until the study is over; waits for it to be started.")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from r3bench.commands import shell
 from r3bench.commands.options import (
     RUNS,
     Factors,
@@ -37,13 +38,15 @@ LONG = 4000  # characters of an answer or response where one is explained
 def grade(
     target: Annotated[str, typer.Argument(metavar="FILE|RUN", help="A JSONL file, - for stdin, or a run.")],
     question: Annotated[
-        str | None, typer.Argument(metavar="[ID]", help="With --explain: the id of a row or question.")
+        str | None, typer.Argument(metavar="ID", help="With --explain: the id of a row or question.")
     ] = None,
     explain: Annotated[
         bool, typer.Option("--explain", help="Show the answers with that ID, and the rule that decided.")
     ] = False,
     regrade: Annotated[bool, typer.Option("--regrade", help="Give a run's stored answers new verdicts.")] = False,
-    grader: Annotated[str, typer.Option(help="math-verify, or exact (plain text equality).")] = "math-verify",
+    grader: Annotated[
+        str, typer.Option(metavar="NAME", help="math-verify, or exact (plain text equality).")
+    ] = "math-verify",
     require_boxed: Annotated[
         bool | None,
         typer.Option(
@@ -180,10 +183,24 @@ def _regrade(
 
 
 def compare(
-    a: Annotated[str, typer.Argument(metavar="A", help="A run, a study, or a table or source as for `analyze`.")],
-    b: Annotated[str, typer.Argument(metavar="B", help="Another of its kind; after a table also a run's name in it.")],
+    a: Annotated[
+        str,
+        typer.Argument(
+            metavar="RUN|STUDY|FILE",
+            help="A run, a study, or a table or source as for `analyze`.",
+            autocompletion=shell.studies_and_runs,
+        ),
+    ],
+    b: Annotated[
+        str,
+        typer.Argument(
+            metavar="RUN|STUDY",
+            help="Another of its kind; after a table also a run's name in it.",
+            autocompletion=shell.studies_and_runs,
+        ),
+    ],
     other: Annotated[
-        str | None, typer.Argument(metavar="[RUN]", help="After a table and a run in it: the run to hold it against.")
+        str | None, typer.Argument(metavar="RUN", help="After a table and a run in it: the run to hold it against.")
     ] = None,
     tasks: Tasks = None,
     declared: Fixed = None,

@@ -6,12 +6,18 @@ from typing import Annotated
 
 import typer
 
+from r3bench.commands import shell
 from r3bench.commands.options import RUNS, Json, Quiet, Runs, print_json, printable
 
 
 def verify(
     target: Annotated[
-        str, typer.Argument(metavar="STUDY|RUN|ARCHIVE|FOLDER", help="Also a folder of tables alone, as in results/.")
+        str,
+        typer.Argument(
+            metavar="STUDY|RUN|ARCHIVE|FOLDER",
+            help="Also a folder of tables alone, as in results/.",
+            autocompletion=shell.studies_and_runs,
+        ),
     ],
     sample: Annotated[
         int | None,

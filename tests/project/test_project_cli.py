@@ -72,11 +72,51 @@ def test_version_and_unknown_command(r3bench: Callable[..., Result]) -> None:
     assert "'list'" in r3bench("lst").stderr
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_every_command_says_what_it_does(r3bench: Callable[..., Result], command: str) -> None:
-    result = r3bench(command, "--help")
-    assert result.exit_code == 0
-    assert command in r3bench("--help").stdout
+def test_every_command_says_what_it_does_and_takes(r3bench: Callable[..., Result]) -> None:
+    listed = r3bench("-h").stdout
+    assert listed == r3bench("--help").stdout and "<bool>" not in listed
+    for command in COMMANDS:
+        shown = r3bench(command, "-h")
+        assert shown.exit_code == 0 and command in listed
+        text = shown.stdout
+        assert f" {command} [OPTIONS]" in text.partition("Usage: ")[2].partition("\n")[0], text
+        for odd in ("<bool>", "[[", "]]", "{"):
+            assert odd not in text, f"{command}: {odd}"
+        for parameter in get_command(app).commands[command].params:  # type: ignore[attr-defined]
+            named = parameter.metavar is not None or (parameter.param_type_name == "option" and parameter.is_flag)
+            assert named, f"{command}: {parameter.name} has no word for its value"
+
+
+def test_tab_completes_commands_options_and_names(folder: Path) -> None:
+    (folder / "runs" / "mine").mkdir(parents=True)
+    (folder / "runs" / "mine" / "study.json").write_text("{}")
+    for run in ("mine/replay-s0-1", "alone-s0-2"):
+        (folder / "runs" / run).mkdir()
+        (folder / "runs" / run / "config.json").write_text("{}")
+    (folder / "elsewhere" / "other").mkdir(parents=True)
+    (folder / "elsewhere" / "other" / "study.json").write_text("{}")
+
+    def offered(*words: str) -> list[str]:
+        environment = {
+            "_R3BENCH_COMPLETE": "complete_bash",
+            "COMP_WORDS": " ".join(["r3bench", *words]),
+            "COMP_CWORD": str(len(words)),
+        }
+        return CliRunner().invoke(app, [], prog_name="r3bench", env=environment).stdout.split()
+
+    assert offered("ab") == ["ablate"] and offered("an") == ["answers", "analyze"]
+    assert "--power" in offered("plan", "quickstart", "--p") and "--price" in offered("plan", "quickstart", "--p")
+    assert offered("ablate", "quick") == ["quickstart"] and "r3_7b" in offered("train", "r3")
+    assert {"r3", "r3_7b"} <= set(offered("plan", "r3")) and "r3_7b" not in offered("ablate", "r3")
+    assert offered("tables", "") == offered("status", "m") == ["mine"] and offered("trace", "x") == []
+    assert offered("trace", "--runs", "elsewhere", "") == ["other"]
+    assert offered("eval", "") == ["alone-s0-2", "replay-s0-1"] and offered("compare", "m") == ["mine"]
+    assert offered("eval", "alone-s0-2", "--tasks", "amc23,aime24") == ["amc23,aime24"]
+    (folder / "evals").mkdir()
+    (folder / "evals" / "broken.yaml").write_text("a: [")
+    assert isinstance(offered("eval", "x", "--tasks", "am"), list)
+    shown = CliRunner().invoke(app, ["--show-completion", "bash"], prog_name="r3bench")
+    assert "_R3BENCH_COMPLETE" in shown.stdout or shown.exit_code != 0
 
 
 def test_the_page_names_every_command_and_option_and_no_other() -> None:
