@@ -179,7 +179,8 @@ class Dispatcher:
             work = job(cell.recipe, paths.root, cell.factors, counts(paths.root)["out_of_memory"])
             work["strategy"] = self.study.grid.executor.strategy
             work["disk_floor_gb"] = self.study.grid.disk_floor_gb
-            before = _Running(cell, newest_change(paths), failures=len(failures(paths.root)), saved=saved(paths))
+            now = time.monotonic()
+            before = _Running(cell, newest_change(paths), now, len(failures(paths.root)), saved(paths), begun=now)
             try:
                 future = self.executor.submit(self.run, work)
             except OSError as error:  # no room for a job's files, or no process: running cells go on

@@ -5,8 +5,9 @@ import multiprocessing
 import os
 import shutil
 import tempfile
+import time
 from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -97,6 +98,54 @@ def test_a_seed_can_be_added_but_a_changed_grid_is_refused(home, grid, grid_valu
     grid_values["set"] = {"trainer.max_steps": 7}
     with pytest.raises(StateError, match="another version of this grid"):
         ablate(parse_grid(grid_values, "toy.yaml"), home / "runs", run=run_toy, executor=InlineExecutor(), say=quiet)
+
+
+def test_each_start_is_told_with_what_is_to_come_and_the_time_left(home, grid, monkeypatch):
+    """Every run takes a minute by the dispatcher's clock: nothing is foretold before the first, then a minute a run."""
+    now = [1000.0]
+    monkeypatch.setattr("r3bench.sweep.dispatcher.time.monotonic", lambda: now[0])
+
+    def run(work):
+        now[0] += 60.0
+        return run_toy(work)
+
+    lines = []
+    ablate(grid, home / "runs", run=run, executor=InlineExecutor(), say=lines.append)
+    cells = open_study(grid, home / "runs").cells
+    told = [line for line in lines if line.startswith(("started", "["))]
+    assert len(told) == 2 * len(cells) == 18
+    for number, cell in enumerate(cells):
+        start, end = told[2 * number : 2 * number + 2]
+        left = 8 - number
+        # the untrained model is no measure of what training takes
+        foretold = "" if number < 2 else f", about {left}:00 left"
+        assert start == f"started {cell.run_id} (1 running, {left} to come{foretold})"
+        assert end.startswith(f"[{number + 1}/9] {cell.run_id}: embedded ")
+    again = []
+    ablate(grid, home / "runs", run=run, executor=InlineExecutor(), say=again.append)
+    assert again == ["9 of 9 runs are finished already"]
+    gone = open_study(grid, home / "runs").paths(cells[-1]).root
+    shutil.rmtree(gone)
+    ablate(grid, home / "runs", run=run, executor=InlineExecutor(), say=again.append)
+    assert again[1] == "8 of 9 runs are finished already"
+    # what earlier calls trained (a second each, by their records) tells how long the rest takes
+    assert again[2].startswith(f"started {gone.name} (1 running, 0 to come, about 0:0")
+
+
+def test_the_time_left_counts_runs_side_by_side(home, grid):
+    from r3bench.sweep.dispatcher import _Running
+
+    study = open_study(grid, home / "runs")
+    dispatcher = Dispatcher(study, InlineExecutor(), slots=2, say=quiet)
+    dispatcher.todo.extend(study.cells[2:5])
+    begun = time.monotonic() - 40
+    dispatcher.running = {Future(): _Running(study.cells[0], begun=begun), Future(): _Running(study.cells[1])}
+    assert dispatcher._state() == "2 running, 3 to come"
+    dispatcher.lengths = [90.0, 110.0]
+    # 60 + 100 s of the two, 300 of the others, on two slots
+    assert dispatcher._state() in ("2 running, 3 to come, about 3:50 left", "2 running, 3 to come, about 3:49 left")
+    dispatcher.todo.clear()
+    assert "about 1:39 left" in dispatcher._state() or "about 1:40 left" in dispatcher._state()  # the longer one
 
 
 def test_a_bug_is_retried_as_often_as_allowed_then_given_up_while_the_rest_goes_on(home, grid):

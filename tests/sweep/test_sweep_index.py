@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from pathlib import Path
 from wsgiref.util import setup_testing_defaults
 
@@ -16,7 +17,9 @@ import optuna
 import pytest
 from toy import run_toy
 
+from r3bench.analysis import render_tables
 from r3bench.errors import ConfigError
+from r3bench.files import read_jsonl
 from r3bench.lock import holder
 from r3bench.sweep import index as index_module
 from r3bench.sweep.ablate import ablate, open_study
@@ -156,6 +159,7 @@ CHANGES = {
     "a level": {"factors": {"replay": ["off", "on", "literal"], "bonus": "="}},
     "a factor": {"factors": {"replay": "=", "bonus": "=", "epochs": {"one": {}, "two": {"trainer.num_iterations": 2}}}},
     "a seed": {"seeds": [0, 5]},
+    "a cell": {"design": "list", "cells": [{}, {"replay": "on"}, {"replay": "on", "bonus": "on"}]},
     "a task": {"eval": {"samples": 2, "tasks": ["embedded", "embedded-20"]}},
     "samples": {"eval": {"samples": 3}},
 }
@@ -165,14 +169,21 @@ CHANGES = {
 def test_a_grid_that_grows_has_a_complete_index_after_the_next_call(home, grid_values, change):
     grid_values |= {"seeds": [0]}
     old = grid_values["factors"]
+    if change == "a cell":
+        grid_values |= {"design": "list", "cells": [{}, {"replay": "on"}]}
     run(home, parse_grid(grid_values, "toy.yaml"))
+    before = everything(home)
     shape = CHANGES[change]
     if "factors" in shape:
         shape = {"factors": {name: old[name] if levels == "=" else levels for name, levels in shape["factors"].items()}}
     grown = parse_grid(grid_values | shape, "toy.yaml")
     lines = []
     report = run(home, grown, lines)
-    assert report.complete and len(report.finished) >= 5
+    assert report.complete and len(report.finished) >= (4 if change == "a cell" else 5)
+    assert set(before) <= set(everything(home))
+    trained = Counter(r["run"] for r in read_jsonl(home / "runs" / "toy" / "executions.jsonl"))
+    assert set(trained.values()) == {1}, "what was trained is not trained again"
+    assert "replay" in render_tables(home / "runs" / "toy")
     assert not [line for line in lines if "Optuna" in line]
     levels = {c.run_id: {**c.factors, "seed": c.seed} for c in open_study(grown, home / "runs").cells}
     found = trials(url(home))
