@@ -84,6 +84,7 @@ Regrade = Annotated[bool, typer.Option("--regrade", help="Grade the answers' tex
 Boxed = Annotated[
     bool, typer.Option("--require-boxed/--any-form", help="With --regrade: does only a boxed answer count?")
 ]
+TABLES = (".csv", ".tsv", ".parquet")
 KINDS = ("recipes", "grids", "components", "tasks")  # what can be named; catalog.KINDS has the folders
 
 
@@ -251,7 +252,29 @@ def _pairs(option: str, given: list[str] | None, form: str) -> dict[str, str]:
 def table_file(name: str) -> Path | None:
     """The path if `name` is a file that could be a table, or is spelled like one; None for a study or run."""
     path = Path(name)
-    return path if path.is_file() or path.suffix in (".csv", ".tsv", ".parquet") else None
+    return path if path.is_file() or path.suffix in TABLES else None
+
+
+def named_source(name: str, runs: Path) -> str:
+    """A source of results as it is given or, where nothing of that name is there, a study or run below `runs`.
+
+    Raises:
+        StateError: a word that is close to a study's name and nothing else.
+    """
+    path = Path(name)
+    if path.exists() or "*" in name or "{" in name or path.suffix in TABLES or not name:
+        return name
+    if (runs / name / "study.json").is_file():
+        return str(runs / name)
+    found = run_folder(name, runs)
+    if found is not None:
+        return str(found)
+    from r3bench.errors import StateError, nearest
+
+    hint = nearest(name, [study.parent.name for study in runs.glob("*/study.json")])
+    if "did you mean" in hint:
+        raise StateError(f"{name}: no such file or folder, nor a study below {runs}{hint}")
+    return name
 
 
 def other_source(name: str, runs: Path) -> Path | None:

@@ -37,6 +37,7 @@ from r3bench.commands.options import (
     Step,
     StudyName,
     choices_of,
+    named_source,
     other_files,
     other_source,
     print_json,
@@ -121,7 +122,8 @@ def analyze(
         str,
         typer.Argument(
             metavar="SOURCE",
-            help="A table, a study's folder, another tool's file or folder, a pattern such "
+            autocompletion=shell.studies,
+            help="A table, a study (a folder, or a name below --runs), another tool's file or folder, a pattern such "
             "as 'out/{method}-s{seed}/**', or a map in YAML.",
         ),
     ],
@@ -149,6 +151,7 @@ def analyze(
     interval: IntervalForm = None,
     mark: MarkForm = None,
     width: PageWidth = None,
+    runs: Runs = RUNS,
     as_json: Json = False,
 ) -> None:
     """Effects with intervals from anyone's results: a table, or the files of lm-eval, verl, lighteval and others.
@@ -158,6 +161,7 @@ def analyze(
     """
     from r3bench.analysis.external import analysis, load_any
 
+    source = named_source(source, runs)
     choices, renamed = choices_of(source, None if as_json else rename, columns, only, decimals=decimals,
                                   caption=caption, label=label, sd=sd, interval=interval, mark=mark,
                                   width=width)  # fmt: skip
@@ -175,7 +179,7 @@ def analyze(
 
 
 def convert(
-    source: Annotated[str, typer.Argument(metavar="SOURCE", help="As for `analyze`.")],
+    source: Annotated[str, typer.Argument(metavar="SOURCE", help="As for `analyze`.", autocompletion=shell.studies)],
     out: Annotated[Path, typer.Option("--out", metavar="FILE", help="A .parquet or .csv file.")],
     declared: Fixed = None,
     factors: Factors = None,
@@ -190,6 +194,7 @@ def convert(
     regrade: Regrade = False,
     boxed: Boxed = True,
     files: FormatName = None,
+    runs: Runs = RUNS,
     as_json: Json = False,
 ) -> None:
     """Write anyone's results as one long table, which `analyze`, `tables`, `report` and `compare` read."""
@@ -197,7 +202,7 @@ def convert(
     from r3bench.analysis.longtable import save_long_table
 
     outside = other_files(files, metric, filter, right, missing, step, regrade, boxed)
-    results = load_any(source, *told(declared, factors, ignore, rename, reference), outside=outside)
+    results = load_any(named_source(source, runs), *told(declared, factors, ignore, rename, reference), outside=outside)
     save_long_table(results, out)
     for note in results.notes:
         typer.echo(f"note: {printable(note)}", err=True)

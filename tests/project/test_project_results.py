@@ -52,6 +52,21 @@ def test_tables_go_where_they_are_told_and_print_what_they_are_told(
     assert (wrong.exit_code, wrong.stderr) == (2, "r3bench: format: got 'latx'; did you mean 'latex'?\n")
 
 
+def test_studies_and_runs_are_analysed_by_name(r3bench: Callable[..., Result], study: Path, folder: Path) -> None:
+    study.rename(folder / "runs" / "other")
+    (folder / "runs").rename(folder / "elsewhere")
+    run = run_id(folder / "elsewhere" / "other", "replay-s0")
+    for name, path in (("other", "elsewhere/other"), (run, f"elsewhere/other/{run}")):
+        named = r3bench("analyze", name, "--runs", "elsewhere")
+        assert named.exit_code == 0 and named.stdout == r3bench("analyze", path).stdout, named.stderr
+    assert r3bench("convert", "other", "--out", "long.csv", "--runs", "elsewhere").exit_code == 0
+    wrong = r3bench("analyze", "othre", "--runs", "elsewhere")
+    assert wrong.stderr == (
+        "r3bench: othre: no such file or folder, nor a study below elsewhere; did you mean 'other'?\n"
+    )
+    assert "long.csv" in r3bench("analyze", "lng.csv").stderr  # a file's name is held against files
+
+
 def test_trace_names_the_runs_of_a_cell(r3bench: Callable[..., Result], study: Path) -> None:
     found = json.loads(r3bench("trace", "demo", "replay=on", "--json").stdout)
     assert {run["run"] for run in found["runs"]} == {run_id(study, "replay-s0"), run_id(study, "replay-s1")}
