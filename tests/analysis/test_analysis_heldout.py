@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from json_page import documented
 from synthetic import Spec, make_study
 from typer.testing import CliRunner
 
@@ -146,8 +147,7 @@ def test_kept_checkpoints_of_a_real_study_are_measured(tmp_path, monkeypatch):
     ablate(parse_grid(values, "along.yaml"), Path("runs"))
     done = CliRunner().invoke(app, ["eval", "along", "--checkpoints", "2", "--json", "limit=5"])
     assert done.exit_code == 0, done.output
-    found = json.loads(done.stdout)
-    assert found.pop("schema") == "r3bench.eval-checkpoints/1"
+    found = documented(done.stdout, "eval-checkpoints")
     assert len(found) == 2 and {tuple(steps) for steps in found.values()} == {("2", "4")}
     assert {s["questions"] for steps in found.values() for step in steps.values() for s in step.values()} == {5}
     shards = sorted(Path("runs").glob("*/*/checkpoint-eval/*/*/*.parquet"))

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from json_page import documented
 from typer.testing import Result
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "analysis"))
@@ -175,7 +176,7 @@ def test_analyze_reads_a_long_table(r3bench: Callable[..., Result], folder: Path
 
 def test_compare_two_runs(r3bench: Callable[..., Result], study: Path) -> None:
     a, b = run_id(study, "replay-s0"), run_id(study, "base-s0")
-    (row,) = json.loads(r3bench("compare", a, b, "--json").stdout)["tasks"]
+    (row,) = documented(r3bench("compare", a, b, "--json").stdout, "compare")["tasks"]
     assert (row["task"], row["questions"]) == ("embedded", 20)
     assert row["difference"] > 0.2
     assert row["p"] < 0.05
@@ -211,16 +212,16 @@ def test_hostile_answers_do_not_reach_the_terminal(r3bench: Callable[..., Result
 
 def test_grade_explains_one_case_and_regrades_a_run(r3bench: Callable[..., Result], study: Path) -> None:
     run = run_id(study, "base-s0")
-    cases = json.loads(r3bench("grade", "--explain", run, "q0003", "--json").stdout)["answers"]
+    cases = documented(r3bench("grade", "--explain", run, "q0003", "--json").stdout, "explain")["answers"]
     assert [case["repeat"] for case in cases] == [0, 1, 2, 3]
     assert all(case["exact"] for case in cases)
     assert "response: " in r3bench("grade", "--explain", run, "q0003").stdout
     assert r3bench("grade", "--explain", run, "q9").exit_code == 2
     assert r3bench("grade", "--explain", run).exit_code == 2
-    before = json.loads(r3bench("grade", run, "--json").stdout)["embedded"]
+    before = documented(r3bench("grade", run, "--json").stdout, "agreement")["embedded"]
     assert 0 < len(before["differ"]) < 80  # the made-up verdicts say wrong although the right answer is boxed
     assert r3bench("grade", run, "--regrade", "--grader", "exat").exit_code == 2
-    found = json.loads(r3bench("grade", run, "--regrade", "--any-form", "--json").stdout)["embedded"]
+    found = documented(r3bench("grade", run, "--regrade", "--any-form", "--json").stdout, "regrade")["embedded"]
     assert (found["to_right"], found["to_wrong"]) == (len(before["differ"]), 0)
     assert json.loads(r3bench("grade", run, "--json").stdout)["embedded"]["differ"] == []
     assert json.loads((study / run / "run.json").read_text())["eval"]["embedded"]["avg@4"] == 1

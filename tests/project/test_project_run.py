@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from json_page import documented
 from typer.testing import Result
 
 SHORT = ("trainer.max_steps=2", "trainer.per_device_train_batch_size=16", "trainer.save_steps=1", "eval.limit=8")
@@ -23,14 +24,13 @@ eval: {limit: 8, samples: 2}
 def test_train_then_measure_more(r3bench: Callable[..., Result], folder: Path) -> None:
     first = r3bench("train", "quickstart", *SHORT, "eval.samples=2", "--json")
     assert first.exit_code == 0, first.stderr
-    record = json.loads(first.stdout)
+    record = documented(first.stdout, "train")
     run = folder / "runs" / record["run_id"]
     assert record["train"]["steps"] == 2
     assert record["train"]["outcome"] == "finished"
     assert record["train"]["generated_tokens"] > 0
     assert record["eval"]["embedded"]["samples"] == 2
     written = json.loads((run / "run.json").read_text())
-    assert record.pop("schema") == "r3bench.train/1"
     assert written.pop("digest") and written.pop("schema") and record == written  # both are of the file alone
     for name in ("config.json", "environment.json", "metrics.jsonl", "model/model.safetensors", "eval/embedded"):
         assert (run / name).exists(), name
@@ -41,7 +41,7 @@ def test_train_then_measure_more(r3bench: Callable[..., Result], folder: Path) -
     answers = {path.name: path.read_bytes() for path in (run / "eval" / "embedded").iterdir()}
     more = r3bench("eval", record["run_id"], "--samples", "4", "--json")
     assert more.exit_code == 0, more.stderr
-    assert json.loads(more.stdout)["embedded"]["samples"] == 4
+    assert documented(more.stdout, "eval")["embedded"]["samples"] == 4
     for name, content in answers.items():
         assert (run / "eval" / "embedded" / name).read_bytes() == content, "a stored answer was drawn again"
     updated = json.loads((run / "run.json").read_text())
@@ -72,7 +72,7 @@ def test_a_grid_from_end_to_end(r3bench: Callable[..., Result], folder: Path) ->
     (folder / "ablations" / "short.yaml").write_text(GRID)
     result = r3bench("ablate", "short", "--json", "--quiet")
     assert result.exit_code == 0, result.stderr
-    report = json.loads(result.stdout)
+    report = documented(result.stdout, "ablate")
     assert len(report["finished"]) == 5  # two cells with two seeds, and the untrained model
     assert not report["failed"]
     assert not report["left"]
@@ -107,7 +107,8 @@ def test_a_budget_of_generated_tokens_ends_a_run(r3bench: Callable[..., Result],
 
 @pytest.mark.slow
 def test_quickstart(r3bench: Callable[..., Result], folder: Path) -> None:
-    result = r3bench("quickstart", "--quiet")
+    result = r3bench("quickstart", "--quiet", "--json")
     assert result.exit_code == 0, result.stderr
-    assert "| cell |" in result.stdout
+    assert documented(result.stdout, "quickstart")["cells"]
+    assert "| cell |" in r3bench("tables", "quickstart").stdout
     assert list((folder / "runs" / "quickstart" / "tables").iterdir())

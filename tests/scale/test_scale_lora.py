@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+from json_page import documented
 from safetensors.numpy import load_file
 from typer.testing import Result
 
@@ -142,8 +143,9 @@ def test_adapters_alone_merged_and_merged_on_request_answer_alike(r3bench: Calla
     assert runs["whole"].name == runs["alone"].name, "how it is saved is no part of the run"
     assert not (runs["alone"] / "model" / "model.safetensors").exists()
     assert "| Adapters | alone, rank 4; not merged |" in (runs["alone"] / "model" / "README.md").read_text()
-    merged = r3bench("merge", runs["alone"].name, "merged", "--runs", "alone")
-    assert (merged.exit_code, merged.stdout) == (0, "merged\n"), merged.stderr
+    merged = r3bench("merge", runs["alone"].name, "merged", "--runs", "alone", "--json")
+    assert merged.exit_code == 0, merged.stderr
+    assert documented(merged.stdout, "merge")["made"] == ["merged"]
     assert (folder / "merged" / "model.safetensors").is_file()
     for model, out in (
         ("embedded", "base"), ("merged", "request"), (str(runs["whole"] / "model" / "adapter"), "adapter"),

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from json_page import documented
 
 sys.path += [str(Path(__file__).parent), str(Path(__file__).parents[1] / "analysis")]
 from hub import TOKEN, Hub, serve
@@ -67,8 +68,9 @@ def test_a_model_arrives_with_its_card_and_is_private(hub: Hub, run: str, folder
         assert f"| {task} | pass@" in card
     assert hub.messages[0].startswith(f"{run}, code at ")
 
-    again = push(hub, run, REPO, HF_TOKEN=TOKEN)  # the repository is there
+    again = push(hub, run, REPO, "--json", HF_TOKEN=TOKEN)  # the repository is there
     assert again.returncode == 0, again.stderr
+    assert REPO in documented(again.stdout, "push")["made"][0]
     hub.repos[REPO] = False
     before = len(hub.messages)
     refused = push(hub, run, REPO, HF_TOKEN=TOKEN)

@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+from json_page import documented
 from typer.testing import CliRunner
 
 from r3bench.cli import app
@@ -50,7 +51,7 @@ def first_json(process: subprocess.Popen) -> dict:
     for line in process.stdout:
         lines.append(line)
         if line.startswith("}"):
-            return json.loads("".join(lines))
+            return documented("".join(lines), "serve")
     raise AssertionError(process.stderr.read())
 
 
