@@ -13,7 +13,7 @@ from r3bench.config.paths import localised
 from r3bench.config.precision import check_precision
 from r3bench.config.sections import BUILT_IN, DataSection, EvalSection, ModelSection, Recipe
 from r3bench.config.strict import build, inside, plain, show
-from r3bench.config.trainer_fields import check_trainer, generation_batch, grpo_fields, trainer_value
+from r3bench.config.trainer_fields import check_trainer, generation_batch, trainer_fields, trainer_value
 from r3bench.config.yaml_file import read_value, read_yaml
 from r3bench.errors import ConfigError, StateError, nearest
 from r3bench.secrets import certain
@@ -172,7 +172,7 @@ def check_components(
     components: Mapping[str, Any], trainer: Mapping[str, Any], lowest_correct: float, where: str
 ) -> None:
     """Let each component refuse settings that contradict the trainer's (`Component.check`)."""
-    full = {key: field["default"] for key, field in grpo_fields().items()} | dict(trainer)
+    full = {key: field["default"] for key, field in trainer_fields().items()} | dict(trainer)
     for name, settings in components.items():
         component = catalog.component(name)
         spot = inside(inside(where, "components"), name)

@@ -61,8 +61,13 @@ RANGES: dict[str, tuple[Callable[[float], bool], str]] = {  # numbers that would
     "steps_per_generation": (lambda x: x >= 1, "at least 1"),
     "temperature": (lambda x: x > 0, "above 0 (a group sampled greedily is one answer G times)"),
     "top_p": (lambda x: 0 < x <= 1, "a number in (0, 1]"),
+    "tokens_per_forward": (lambda x: x >= 1, "at least 1, or null"),
     "vllm_gpu_memory_utilization": (lambda x: 0 < x <= 1, "a number in (0, 1]"),
     "vllm_tensor_parallel_size": (lambda x: x >= 1, "at least 1"),
+}
+
+OWN_FIELDS: dict[str, dict[str, Any]] = {  # of R3Config, beside GRPOConfig's and the sections that a recipe has anyway
+    "tokens_per_forward": {"types": ["None", "int"], "default": None},
 }
 
 
@@ -72,9 +77,14 @@ def grpo_fields() -> dict[str, dict[str, Any]]:
     return trl_versions.adapted(json.loads(FIELDS_FILE.read_text()), trl_versions.installed())
 
 
+def trainer_fields() -> dict[str, dict[str, Any]]:
+    """`grpo_fields`, and those that `R3Config` adds."""
+    return {**grpo_fields(), **OWN_FIELDS}
+
+
 def check_trainer(values: dict[str, Any], where: str) -> dict[str, Any]:
     """`values` with number spellings resolved; unknown, reserved and mistyped fields are `ConfigError`s."""
-    fields = grpo_fields()
+    fields = trainer_fields()
     checked = {}
     for key, value in values.items():
         if key in RESERVED:
@@ -89,7 +99,7 @@ def check_trainer(values: dict[str, Any], where: str) -> dict[str, Any]:
 
 def trainer_value(values: dict[str, Any], key: str) -> Any:
     """The value a trainer field will have: the recipe's, else GRPOConfig's default."""
-    return values[key] if key in values else grpo_fields()[key]["default"]
+    return values[key] if key in values else trainer_fields()[key]["default"]
 
 
 def generation_batch(values: dict[str, Any], processes: int = 1) -> int:
@@ -101,7 +111,7 @@ def generation_batch(values: dict[str, Any], processes: int = 1) -> int:
 
 
 def _choices(key: str) -> Sequence[str]:
-    return CHOICES.get(key) or grpo_fields()[key].get("choices") or ()
+    return CHOICES.get(key) or trainer_fields()[key].get("choices") or ()
 
 
 def _check_type(value: Any, types: list[str], choices: Sequence[str], where: str) -> Any:

@@ -25,6 +25,12 @@ class R3Config(GRPOConfig):
             right when every named function that gives it a reward gives at least the threshold; one that all of them
             leave out (None) is neither right nor wrong. Default: the first function, threshold 1.
         history: bounds of the trajectory history, see `r3bench.training.history.HistoryBounds`.
+        tokens_per_forward: most tokens, padding included, of one forward pass of the training; rows are sorted by
+            length and go through in as many parts as that takes. `None`: TRL's own forwards, all rows of a
+            micro-batch as wide as its longest.
+
+    Raises:
+        ConfigError: `tokens_per_forward` is no whole number above 0.
     """
 
     components: dict[str, Any] | str | None = field(
@@ -33,7 +39,14 @@ class R3Config(GRPOConfig):
     correctness: dict[str, Any] | str | None = field(default=None, metadata={"help": "What counts as a right answer."})
     history: dict[str, Any] | str | None = field(default=None, metadata={"help": "Bounds of the trajectory history."})
 
+    tokens_per_forward: int | None = field(
+        default=None, metadata={"help": "Most tokens of one forward, padding included; rows are sorted by length."}
+    )
+
     def __post_init__(self) -> None:
+        tokens = self.tokens_per_forward
+        if tokens is not None and (isinstance(tokens, bool) or not isinstance(tokens, int) or tokens < 1):
+            raise ConfigError(f"R3Config.tokens_per_forward: got {show(tokens)}, expected an integer of at least 1")
         for key in SECTIONS:  # as TRL does with its own mappings; what can't be read is refused by `section`
             text = getattr(self, key)
             if isinstance(text, str):

@@ -29,7 +29,7 @@ from r3bench.training.component import Component, check_declared
 from r3bench.training.correction import Correction
 from r3bench.training.correctness import CorrectnessRule
 from r3bench.training.history import HistoryBounds, TrajectoryHistory
-from r3bench.training.lengths import forward_by_length, parts_of_like_rows
+from r3bench.training.lengths import forward_by_length, parts_of_like_rows, splitter, tokens_per_forward
 from r3bench.training.loss_inputs import needs_settling, settle
 from r3bench.training.mixing import ROW_KEY, SCALE_KEY
 from r3bench.training.moments import Moments
@@ -287,14 +287,14 @@ class R3Trainer(GRPOTrainer):
 
     def _forward(self, model: Any, input_ids: Any, attention_mask: Any, logits_to_keep: int, **kwargs: Any) -> Any:
         forward = super()._get_per_token_logps_and_entropies
-        if not (self._uneven and self.model.training and trl_adapter.can_split(self, kwargs)):
+        by_length = self._uneven or tokens_per_forward(self) is not None
+        if not (by_length and self.model.training and trl_adapter.can_split(self, kwargs)):
             return forward(model, input_ids, attention_mask, logits_to_keep, **kwargs)
         size = kwargs.pop("batch_size", None)
         many = size is not None and size < len(input_ids)
         rest = {"compute_entropy": kwargs.get("compute_entropy", False)}
-        return forward_by_length(
-            partial(forward, model), input_ids, attention_mask, logits_to_keep, size if many else None, **rest
-        )
+        split = splitter(self, size if many else None)
+        return forward_by_length(partial(forward, model), input_ids, attention_mask, logits_to_keep, split, **rest)
 
     def _harvested(self, model: Any, *args: Any, **kwargs: Any) -> Any:
         rollout = self._rollout

@@ -27,7 +27,7 @@ from trl.trainer.utils import pad, use_adapter
 
 from r3bench.config.trl_versions import CPU_HEAD, SUPPORTED, supported
 from r3bench.errors import ConfigError
-from r3bench.training.lengths import forward_by_length, parts_of_like_rows
+from r3bench.training.lengths import forward_by_length, splitter
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -449,7 +449,7 @@ def hidden_states(
     found: dict[int, Any] = {}
     size = trainer.args.per_device_train_batch_size
     with torch.no_grad(), disable_gradient_checkpointing(trainer.model, trainer.args.gradient_checkpointing_kwargs):
-        for alike in parts_of_like_rows([len(row) for row in rows], size):
+        for alike in splitter(trainer, size)([len(row) for row in rows]):
             part = [rows[row] for row in alike]
             ids = pad_right(part, token).to(device)
             mask = pad_right([torch.ones_like(row) for row in part], 0).to(device)
@@ -477,7 +477,8 @@ def _forward(
         if images:  # not row by row, so the rows can't be sorted by length
             found = forward(input_ids, attention_mask, keep, batch_size=size, compute_entropy=not reference, **images)
         else:
-            found = forward_by_length(forward, input_ids, attention_mask, keep, size, compute_entropy=not reference)
+            split = splitter(trainer, size)
+            found = forward_by_length(forward, input_ids, attention_mask, keep, split, compute_entropy=not reference)
         logps, entropies = found[:2]
         return logps, torch.zeros_like(logps) if entropies is None else entropies  # a reference's head gives none
 

@@ -61,7 +61,7 @@ SPLIT_SILENT = {
 PARTS = []  # local rows of the parts of a batch that are still to be sampled
 CASES = {  # `fsdp` in a name: FSDP2; `lora`: adapters
     "four": (FOUR, SAVING),
-    "fsdp": (FOUR, {}),
+    "fsdp": (FOUR, {"tokens_per_forward": 150}),
     "split": SPLIT,
     "fsdp-split": SPLIT,
     "lora": (FOUR, {"beta": 0.05, "max_steps": 6}),
@@ -87,7 +87,8 @@ CASES = {  # `fsdp` in a name: FSDP2; `lora`: adapters
         },
     ),
     "rivals": (
-        {"repo": {"rows": 3, "window": 4, "min_stored": 4}, "rescue": True, "exgrpo": {"start": 0.0}}, {"rows": 16}
+        {"repo": {"rows": 3, "window": 4, "min_stored": 4}, "rescue": True, "exgrpo": {"start": 0.0}},
+        {"rows": 16, "tokens_per_forward": 150},
     ),
     "idle": (
         {

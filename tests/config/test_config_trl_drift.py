@@ -2,7 +2,7 @@
 
 import inspect
 
-from r3bench.config.trainer_fields import CHOICES, RANGES, RESERVED, describe_grpo_config, grpo_fields
+from r3bench.config.trainer_fields import CHOICES, RANGES, RESERVED, describe_grpo_config, grpo_fields, trainer_fields
 
 
 def test_the_field_list_equals_the_installed_trl() -> None:
@@ -18,7 +18,7 @@ def test_the_field_list_equals_the_installed_trl() -> None:
 
 
 def test_named_fields_exist() -> None:
-    assert not (CHOICES.keys() | RANGES.keys() | RESERVED.keys()) - grpo_fields().keys()
+    assert not (CHOICES.keys() | RANGES.keys() | RESERVED.keys()) - trainer_fields().keys()
 
 
 def test_choices_are_the_trainers() -> None:

@@ -12,7 +12,7 @@ from r3bench import catalog, errors
 from r3bench.config.load import load_recipe
 from r3bench.config.sections import HistoryBounds
 from r3bench.config.strict import build
-from r3bench.config.trainer_fields import grpo_fields
+from r3bench.config.trainer_fields import trainer_fields
 from r3bench.sweep.cost import TRAINING_SETS
 from r3bench.sweep.grid import Grid, RetrySection
 from r3bench.training.embedded import SIZES
@@ -49,7 +49,7 @@ def test_settings_that_are_named_exist(name: str) -> None:
         if component in known:
             assert setting in defaults(component), f"{name}: {component}.{setting}"
         elif component == "trainer":
-            assert setting in grpo_fields(), f"{name}: trainer.{setting}"
+            assert setting in trainer_fields(), f"{name}: trainer.{setting}"
 
 
 def test_defaults_of_the_papers_symbols() -> None:
