@@ -45,6 +45,7 @@ class Effect:
     boot_high: float | None
     family: str  # tested together, by Holm (see `families`); a restatement of another effect is in none
     same_as: str | None  # kind of an effect with the very same contrast that stands before it
+    df_verdict: float | None  # degrees of freedom of the p that is adjusted: with few seeds below those of `like_these`
     p_adjusted: float | None  # None in no family
     equivalence_p: float | None  # p of |effect| >= margin (two one-sided tests, the larger)
     assumes: str | None  # what stands in for cells that were not run
@@ -64,8 +65,8 @@ class Effect:
         return {
             "benchmark": self.benchmark, "term": self.term, "kind": self.kind, "estimate": self.estimate,
             "se": self.like_these.se, "df": self.like_these.df, "low": self.like_these.low,
-            "high": self.like_these.high, "p": self.like_these.p, "p_adjusted": self.p_adjusted,
-            "family": self.family, "same_as": self.same_as,
+            "high": self.like_these.high, "p": self.like_these.p, "df_verdict": self.df_verdict,
+            "p_adjusted": self.p_adjusted, "family": self.family, "same_as": self.same_as,
             "low_these_models": self.models.low, "high_these_models": self.models.high, "p_these_models": self.models.p,
             "equivalence_p": self.equivalence_p,
             "se_these_questions": self.these.se, "df_these_questions": self.these.df,
@@ -150,7 +151,7 @@ def effects(
     shown = [(data.benchmark, contrast) for data, contrast, _ in rows]
     family = families(shown, headline, declared)
     alike = first_alike(shown, family)
-    p = np.array([np.nan if v["like_these"].p is None else v["like_these"].p for *_, v in rows], float)
+    p = np.array([v.pop("p_verdict") for *_, v in rows], float)
     adjusted = np.full(len(rows), np.nan)
     for name in dict.fromkeys(family):
         if name != RESTATES:
@@ -176,12 +177,15 @@ def _estimates(
     like_these = interval(parts.estimate, parts.total, parts.df, confidence, reach)
     these = interval(parts.estimate, parts.run, parts.df_run, confidence, reach)
     models = interval(parts.estimate, parts.question, parts.df_question, confidence, reach)
+    verdicts = interval(parts.estimate, parts.total, parts.df_verdict, confidence)
     nothing = Interval(None, None, None, None, None)
     inside = equivalence(parts.estimate, parts.total, parts.df, margin)
     low, high = boot_interval(data, weights, parts, confidence=confidence, draws=draws, seed=seed)
     return [
         {
             "estimate": float(parts.estimate[i]), "like_these": like_these[i], "these": these[i],
+            "df_verdict": verdicts[i].df,
+            "p_verdict": np.nan if verdicts[i].p is None else verdicts[i].p,
             "models": models[i] if data.error.source == "none" else nothing,
             "boot_low": number(low[i]), "boot_high": number(high[i]), "equivalence_p": number(inside[i]),
         }

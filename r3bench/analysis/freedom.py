@@ -11,9 +11,15 @@ there by how unlike the estimates are:
     1 / df = 1 / (share * df_equal) + slope * (sum(p^2 / df_i) - its mean under equal noise)
 
 with p the cells' shares of the variance. A cell with fewer seeds than others enters at an upper limit of its variance
-(`LUCK`), since it is the one whose luck matters. `joint` puts variances of unlike kinds together: cells, questions,
-blocks. The simulations are `tests/analysis/freedoms.py` and `tests/analysis/audit.py`.
+(`LUCK`), since it is the one whose luck matters. Share and slope are a `Rule`. An interval that holds at 95 % errs more
+often than it says further out, where Holm looks, and with two seeds a cell no affordable length holds: so verdicts have
+a stricter rule than intervals there, the same from three seeds a cell on.
+
+`joint` puts variances of unlike kinds together: cells, questions, blocks. The simulations are
+`tests/analysis/freedoms.py` and `tests/analysis/audit.py`.
 """
+
+from dataclasses import dataclass
 
 import numpy as np
 from scipy import special
@@ -21,22 +27,63 @@ from scipy import special
 from r3bench.analysis.distributions import LARGEST_DF
 
 LUCK = 0.12  # a variance is taken to be below its true value by more than this quantile of chi-squared leaves
-SHARE = 0.75  # of the degrees of freedom under equal noise, from three seeds a cell on
-SLOPE = 1.2
-PARTS = (2, 3, 6, 8, 16)  # with two seeds a cell the share depends on the number of cells
-SHARE_ONE = (0.8, 0.65, 0.65, 0.85, 0.7)  # at 8 as much as costs 5 % of the length under equal noise
-SLOPE_ONE = 0.3
-UNLIKE = (1.0, 2.0)  # slopes for two and for more seeds where numbers of seeds differ much; the share is 1 there
+PARTS = (2, 3, 6, 8, 16)  # cells, between which the constants of two seeds a cell are interpolated
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Constants of `of_cells`."""
+
+    share: float  # of the degrees of freedom under equal noise, from three seeds a cell on
+    slope: float
+    two_share: tuple[float, ...]  # the same with two seeds a cell, at `PARTS` cells
+    two_slope: tuple[float, ...]
+    unlike_share: tuple[float, float]  # where numbers of seeds differ much, if the fewest are two, or more
+    unlike_slope: tuple[float, float]
+    unlike: float  # how soon that is
+    wary: bool  # whether the few are taken to be noisy in telling so: then one cell of many seeds makes no difference
+
+    def constants(self, df: np.ndarray, size: np.ndarray, plain: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """(E,) share and slope, between those of two and of more seeds, and of like and unlike numbers of seeds.
+
+        Args:
+            df: (E, G) of the groups; any where they are not in the contrast.
+            size: (E, G) parts of the variance under equal noise at the groups' upper limits; they add up to 1.
+            plain: (E, G) the same without limits.
+        """
+        two = np.where(df < 1.5, size, 0.0).sum(axis=1)
+        seen = size if self.wary else plain
+        like = ((seen * df).sum(axis=1) * (seen / df).sum(axis=1)) ** -self.unlike  # 1 where all have the same df
+        cells = 1 / size.max(axis=1)
+        found = []
+        for few, more, unlike in (
+            (self.two_share, self.share, self.unlike_share),
+            (self.two_slope, self.slope, self.unlike_slope),
+        ):
+            alike = two * np.interp(cells, PARTS, few) + (1 - two) * more
+            found.append(like * alike + (1 - like) * (two * unlike[0] + (1 - two) * unlike[1]))
+        return found[0], found[1]
+
+
+INTERVAL = Rule(
+    share=0.8, slope=2.4, two_share=(0.8, 0.65, 0.65, 0.85, 0.75), two_slope=(0.3, 0.3, 0.3, 0.5, 1.2),
+    unlike_share=(1.0, 1.0), unlike_slope=(1.0, 1.5), unlike=4.0, wary=False,
+)  # fmt: skip
+VERDICT = Rule(
+    share=0.75, slope=3.0, two_share=(0.8, 0.6, 0.5, 0.53, 0.5), two_slope=(0.3, 0.3, 0.3, 0.4, 0.8),
+    unlike_share=(1.0, 0.7), unlike_slope=(0.6, 0.4), unlike=8.0, wary=True,
+)  # fmt: skip
 SHRINK = 0.6  # of `joint`: 0 is Satterthwaite, 2 Welch (1947)
 
 
-def of_cells(variance: np.ndarray, df: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+def of_cells(variance: np.ndarray, df: np.ndarray, sizes: np.ndarray, rule: Rule = INTERVAL) -> np.ndarray:
     """(E,) degrees of freedom of a contrast's variance between runs, from those of its cells.
 
     Args:
         variance: (E, G) parts of the variance, one of each group of runs that shares a variance.
         df: (E, G) of each, above 0.
         sizes: (E, G) sums of squared weights; groups at 0 are not in the contrast.
+        rule: for the interval of one effect, or for verdicts.
 
     Returns:
         Between the smallest and the sum of the groups' own; 0 where nothing varies.
@@ -44,26 +91,18 @@ def of_cells(variance: np.ndarray, df: np.ndarray, sizes: np.ndarray) -> np.ndar
     used = sizes > 1e-15
     df = np.where(used, np.clip(df, 0.5, LARGEST_DF), 1.0)
     above = upper(df)
-    part, size = (np.where(used, np.nan_to_num(x) * above, 0.0) for x in (variance, sizes))
+    plain, part, size = (
+        np.where(used, np.nan_to_num(x) * up, 0.0) for x, up in ((sizes, 1.0), (variance, above), (sizes, above))
+    )
     with np.errstate(divide="ignore", invalid="ignore"):
-        part, size = (x / x.sum(axis=1, keepdims=True) for x in (part, size))
+        plain, part, size = (x / x.sum(axis=1, keepdims=True) for x in (plain, part, size))
         own = np.where(used, df, np.nan)
         least, most = np.nanmin(own, axis=1, initial=LARGEST_DF), np.nansum(own, axis=1)
         equal = np.nanmin(np.where(used, df / size, np.nan), axis=1, initial=LARGEST_DF)
         mean = (size**2 * (1 + 2 / df) / df).sum(axis=1) / (1 + 2 * (size**2 / df).sum(axis=1))
-        share, slope = _how(df, used, size)
+        share, slope = rule.constants(df, size, plain)
         found = 1 / (share * equal) + slope * ((part**2 / df).sum(axis=1) - mean)
         return np.nan_to_num(1 / np.clip(found, 1 / most, 1 / least))
-
-
-def _how(df: np.ndarray, used: np.ndarray, size: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """(E,) share and slope, between those of two and of more seeds, and of like and unlike numbers of seeds."""
-    one = np.where(df < 1.5, size, 0.0).sum(axis=1)
-    own = np.where(used, df, 0.0)
-    like = (used.sum(axis=1) ** 2 / np.where(used, 1 / df, 0.0).sum(axis=1) / own.sum(axis=1)) ** 4
-    share = one * np.interp(1 / size.max(axis=1), PARTS, SHARE_ONE) + (1 - one) * SHARE
-    slope = one * SLOPE_ONE + (1 - one) * SLOPE
-    return like * share + 1 - like, like * slope + (1 - like) * (one * UNLIKE[0] + (1 - one) * UNLIKE[1])
 
 
 def joint(variance: np.ndarray, df: np.ndarray) -> np.ndarray:

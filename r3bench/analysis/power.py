@@ -10,9 +10,9 @@ to vary over questions by itself, so that leave-one-out, add-one and Shapley val
 an interaction at most as much. Where factors also interact differently from question to question, leave-one-out and
 add-one spread more than that, and their smallest detectable effect is a lower bound.
 
-The estimated variances of a study are drawn and go through the intervals of the analysis (`TwoWay`), so that an effect
-is planned by the rule that will judge it: noise of every cell apart, its few degrees of freedom, the wider of two
-questions asked.
+The estimated variances of a study are drawn and go through the intervals and verdicts of the analysis (`TwoWay`), so
+that an effect is planned by the rule that will judge it: noise of every cell apart, its few degrees of freedom, the
+wider of two questions asked.
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,7 +28,7 @@ from r3bench.analysis.lattice import Contrast, contrasts, error_model
 from r3bench.analysis.noise import ErrorModel
 from r3bench.analysis.twoway import TwoWay
 
-Scope = Literal["these", "like_these"]
+Scope = Literal["these", "like_these", "verdict"]
 DRAWS = 1000  # studies drawn; the power at a planned effect is then known to about half a percent
 
 
@@ -102,7 +102,8 @@ def detectable_effect(
         samples: answers per question.
         power: as usual.
         alpha: two-sided; for a verdict the level over the size of the family (none of the others is taken to be found).
-        scope: 'these' questions, or questions 'like_these'.
+        scope: an interval on 'these' questions or on questions 'like_these', or a 'verdict', which is on questions like
+            these too.
     """
     size = design.error.sizes(np.repeat(np.asarray(weights) / design.seeds, design.seeds)[None])[0]
     used = size > 1e-15
@@ -157,7 +158,7 @@ def _half_widths(
     """
     rng = np.random.default_rng(0)
     sizes, freedom, asked = np.array(size), np.array(df), np.array(questions) - 1.0
-    if (asked < 1).any() and scope == "like_these":
+    if (asked < 1).any() and scope != "these":
         return np.full(1, np.inf), 0.0
     both = sizes.sum() * np.array(noise)
     true = sizes * (run + sum(noise))
@@ -174,7 +175,8 @@ def _half_widths(
     )
     if scope == "these":
         return t_quantile(1 - alpha / 2, parts.df_run) * np.sqrt(parts.run), float(np.sqrt(true.sum()))
-    return t_quantile(1 - alpha / 2, parts.df) * np.sqrt(parts.total), float(np.sqrt(true.sum() + sum(rest)))
+    df = parts.df_verdict if scope == "verdict" else parts.df
+    return t_quantile(1 - alpha / 2, df) * np.sqrt(parts.total), float(np.sqrt(true.sum() + sum(rest)))
 
 
 def detectable_limit(

@@ -19,7 +19,7 @@ import numpy as np
 from scipy import special
 
 from r3bench.analysis.distributions import t_quantile
-from r3bench.analysis.freedom import joint, of_cells
+from r3bench.analysis.freedom import INTERVAL, VERDICT, Rule, joint, of_cells
 from r3bench.analysis.noise import ErrorModel, GroupVariances, block_variance, group_variances
 
 ROUNDING = 1e-12  # accuracies are counts over at most some thousand answers: anything smaller is no difference
@@ -55,10 +55,9 @@ class TwoWay:
         """(E,) two-way variance: run + question - overlap, at least the larger of run and question."""
         return np.maximum(self.run + self.question - self.overlap, np.maximum(self.run, self.question))
 
-    @cached_property
-    def _runs(self) -> tuple[np.ndarray, np.ndarray]:
+    def _runs(self, rule: Rule) -> tuple[np.ndarray, np.ndarray]:
         """(E, 1 + P) variances over training runs, all groups in one, and their degrees of freedom."""
-        own = of_cells(self.cells, self.freedom_cells, self.sizes)
+        own = of_cells(self.cells, self.freedom_cells, self.sizes, rule)
         return (
             np.hstack([self.cells.sum(axis=1, keepdims=True), self.shared]),
             np.hstack([own[:, None], self.freedom_shared]),
@@ -67,7 +66,7 @@ class TwoWay:
     @cached_property
     def df_run(self) -> np.ndarray:
         """(E,) degrees of freedom of the run variance; 0 without an error model."""
-        return joint(*self._runs)
+        return joint(*self._runs(INTERVAL))
 
     @property
     def df_question(self) -> np.ndarray:
@@ -76,20 +75,30 @@ class TwoWay:
 
     @cached_property
     def df(self) -> np.ndarray:
+        """(E,) degrees of freedom of the two-way variance, for intervals."""
+        return self._df(INTERVAL)
+
+    @cached_property
+    def df_verdict(self) -> np.ndarray:
+        """(E,) the same for verdicts, which look further out than an interval does."""
+        return np.minimum(np.maximum(self._df(VERDICT), 1.0), self.df)
+
+    def _df(self, rule: Rule) -> np.ndarray:
         """(E,) degrees of freedom of the two-way variance, of the parts that make it up.
 
         What the questions' variance already holds of the runs' is taken from the latter. An interval on questions like
         these is never narrower than the one on these questions: df is lowered until it isn't.
         """
+        runs, own = self._runs(rule)
+        df_run = joint(runs, own)
         with np.errstate(divide="ignore", invalid="ignore"):
             above = np.nan_to_num(np.maximum(self.total - self.question, 0.0) / self.run)[:, None]
-        runs, own = self._runs
         asked = np.broadcast_to(self.freedom_questions, self.questions.shape)
         both = joint(np.hstack([runs * above, self.questions]), np.hstack([own, asked]))
         with np.errstate(divide="ignore", invalid="ignore"):
-            least = t_quantile(LEVEL, self.df_run) * np.sqrt(self.run / self.total)
+            least = t_quantile(LEVEL, df_run) * np.sqrt(self.run / self.total)
             narrower = t_quantile(LEVEL, both) < least
-            lowered = np.maximum(special.stdtridf(LEVEL, np.where(narrower, least, 2.0)), self.df_run)
+            lowered = np.maximum(special.stdtridf(LEVEL, np.where(narrower, least, 2.0)), df_run)
         return np.where(np.isnan(self.run), 0.0, np.nan_to_num(np.where(narrower, lowered, both)))
 
 

@@ -255,7 +255,7 @@ class _Goal:
         """The smallest effect of a factor that is called up or down; the worst over the family."""
         return max(
             detectable_effect(
-                self.benchmarks, design, w, samples=samples, power=self.power, alpha=self.alpha, scope="like_these"
+                self.benchmarks, design, w, samples=samples, power=self.power, alpha=self.alpha, scope="verdict"
             )
             for w in self.weights
         )

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from r3bench.analysis import analyze
 from r3bench.analysis.declared import Declared
+from r3bench.analysis.distributions import t_two_sided
 from r3bench.analysis.effects import effects
 from r3bench.analysis.lattice import contrasts
 from r3bench.analysis.results import Results, Run, Scores, order_levels
@@ -165,8 +166,10 @@ def test_families_and_verdicts():
     found, _ = effects(results_from(means, FOUR, questions=200, noise=0.01, seeds=3, declared=declared), draws=100)
     primary = [e for e in found if e.family == "primary"]
     assert {(e.kind, e.term) for e in primary} == {("main", "replay"), ("main", "ranking")}
-    smaller = min(primary, key=lambda e: e.like_these.p)
-    assert smaller.p_adjusted == pytest.approx(min(1.0, 2 * smaller.like_these.p))
+    smaller = min(primary, key=lambda e: e.p_adjusted)
+    p = t_two_sided(np.array([smaller.estimate / smaller.like_these.se]), smaller.df_verdict)[0]
+    assert smaller.p_adjusted == pytest.approx(min(1.0, 2 * p), rel=1e-9)
+    assert all(e.p_adjusted >= e.like_these.p and e.df_verdict <= e.like_these.df for e in primary)
     assert value(found, "main", "replay").verdict() == "up"
     assert value(found, "main", "reflection").verdict() == "negligible"
     assert value(found, "main", "replay").boot_low < 0.2 < value(found, "main", "replay").boot_high

@@ -30,7 +30,7 @@ def realised(factors: int, seeds: int, questions: int, samples: int, count: int)
     design = Design(levels, [dict(zip(names, c, strict=True)) for c in cells], seeds)
     weights = next(c.weights for c in design.contrasts if c.kind == "main")
     effect = detectable_effect(
-        [(ASSUMED, questions)], design, weights, samples=samples, alpha=0.05 / factors, scope="like_these"
+        [(ASSUMED, questions)], design, weights, samples=samples, alpha=0.05 / factors, scope="verdict"
     )
     codes = np.array([[(v == "on") - 0.5 for v in c] for c in cells]).repeat(seeds, axis=0)
     # p(1-p) is within_question on average: half of the questions at each of two difficulties around 1/2
