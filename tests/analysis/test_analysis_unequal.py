@@ -126,8 +126,8 @@ def by_points(x, points):
     return points[-1][1]
 
 
-# docs/statistics.md: share and slope from three seeds on; at 2, 3, 6, 8 and 16 cells of two seeds; where numbers of seeds
-# differ much, with two and with more; how soon that is; whether sizes there are raised
+# share and slope from three seeds on; at 2, 3, 6, 8 and 16 cells of two seeds; where numbers of seeds differ much, with
+# two and with more; how soon that is; whether sizes there are raised
 RULES = {
     "interval": (0.8, 2.4, (0.8, 0.65, 0.65, 0.85, 0.75), (0.3, 0.3, 0.3, 0.5, 1.2), (1, 1), (1, 1.5), 4, False),
     "verdict": (0.75, 3.0, (0.8, 0.6, 0.5, 0.53, 0.5), (0.3, 0.3, 0.3, 0.4, 0.8), (1, 0.7), (0.6, 0.4), 8, True),
