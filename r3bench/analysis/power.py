@@ -175,8 +175,8 @@ def _half_widths(
     )
     if scope == "these":
         return t_quantile(1 - alpha / 2, parts.df_run) * np.sqrt(parts.run), float(np.sqrt(true.sum()))
-    df = parts.df_verdict if scope == "verdict" else parts.df
-    return t_quantile(1 - alpha / 2, df) * np.sqrt(parts.total), float(np.sqrt(true.sum() + sum(rest)))
+    found = parts.df_verdict if scope == "verdict" else parts.df
+    return t_quantile(1 - alpha / 2, found) * np.sqrt(parts.total), float(np.sqrt(true.sum() + sum(rest)))
 
 
 def detectable_limit(
