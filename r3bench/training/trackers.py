@@ -170,12 +170,13 @@ def scores(summaries: Mapping[str, Mapping[str, Any]]) -> dict[str, float]:
 @contextlib.contextmanager
 def _harmless(name: str) -> Iterator[None]:
     try:
-        yield
+        with contextlib.redirect_stdout(sys.stderr):  # clients say hello; stdout is for results
+            yield
     except Exception as error:  # noqa: BLE001, whatever a client or its server raises: a run doesn't depend on it
         print(f"warning: {name} was not told: {masked(first_line(error))}", file=sys.stderr, flush=True)
 
 
-# Clients are imported by name: they may be absent, and trackio is in no extra since it wants other versions than ours.
+# Clients are imported by name: they may be absent.
 def _tell_wandb(_callback: Any, about: Facts, _args: Any) -> dict[str, str]:
     wandb: Any = import_module("wandb")
 
@@ -214,7 +215,10 @@ def _tell_trackio(_callback: Any, about: Facts, args: Any) -> dict[str, str]:
     trackio: Any = import_module("trackio")
 
     trackio.config.update({**about.config["r3bench"], "tags": about.tags, "recipe": about.recipe})
-    return {"project": str(args.project), "name": str(args.run_name)}
+    # whoever logs to the run later replaces its configuration, so it is kept to be given again
+    told: Any = masked_values(json.loads(json.dumps(dict(trackio.config), default=str)))
+    config = {key: value for key, value in told.items() if not key.startswith("_")}  # the client's own
+    return {"project": str(args.project), "name": str(args.run_name), "config": json.dumps(config)}
 
 
 def _log_wandb(known: Mapping[str, str], flat: Mapping[str, float], steps: int) -> None:
@@ -248,7 +252,8 @@ def _log_tensorboard(known: Mapping[str, str], flat: Mapping[str, float], steps:
 def _log_trackio(known: Mapping[str, str], flat: Mapping[str, float], steps: int) -> None:
     trackio: Any = import_module("trackio")
 
-    trackio.init(project=known["project"], name=known["name"], resume="allow")
+    config = json.loads(known.get("config", "{}"))
+    trackio.init(project=known["project"], name=known["name"], resume="allow", config=config)
     trackio.log(dict(flat), step=steps)
     trackio.finish()
 

@@ -3,6 +3,7 @@
 import json
 import os
 import struct
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -54,8 +55,9 @@ def ran(r3bench: Callable[..., Result], folder: Path, tracker: str) -> list[Path
     result = r3bench("ablate", "mine", "--quiet")
     assert result.exit_code == 0, result.stderr
     roots = sorted(path.parent for path in (folder / "runs" / "mine").glob("*/run.json"))
-    more = r3bench("eval", str(roots[1]), "--samples", "2", "--quiet")
+    more = r3bench("eval", str(roots[1]), "--samples", "2", "--json")
     assert more.exit_code == 0, more.stderr
+    assert json.loads(more.stdout)["embedded"]["samples"] == 2, "a client's greetings are no result"
     assert "was not told" not in result.stderr + more.stderr
     return roots
 
@@ -162,27 +164,71 @@ def test_mlflow(r3bench: Callable[..., Result], offline: Path) -> None:
     no_secret(offline)
 
 
-def test_trackio(r3bench: Callable[..., Result], offline: Path) -> None:
+def test_trackio(r3bench: Callable[..., Result], offline: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("trackio", reason="no trackio here (pip install trackio)", exc_type=ImportError)
     import sqlite3
 
+    for name, module in list(sys.modules.items()):  # whoever imported it first has chosen its folder
+        if name.split(".")[0] == "trackio" and hasattr(module, "TRACKIO_DIR"):
+            monkeypatch.setattr(module, "TRACKIO_DIR", offline / "trackio")
     roots = ran(r3bench, offline, "trackio")
-    rows = []
-    for file in offline.rglob("mine*.db"):
-        with sqlite3.connect(file) as database:
-            tables = {name for (name,) in database.execute("select name from sqlite_master where type = 'table'")}
-            assert {"metrics", "configs"} <= tables
-            rows += [(run, json.loads(text)) for run, text in database.execute("select run_name, metrics from metrics")]
-            config = dict(database.execute("select run_name, config from configs"))
+    (file,) = (offline / "trackio").glob("mine*.db")  # the study is the project
+    with sqlite3.connect(file) as database:
+        config = dict(database.execute("select run_name, config from configs"))
+        rows = list(database.execute("select run_name, step, metrics from metrics order by id"))
+    assert set(config) == {root.name for root in roots}, "a run for each cell, and none more for scores"
     for root, level, k in zip(roots, ("off", "on"), (1, 2), strict=True):
         told = json.loads(config[root.name])
-        assert told["levels"] == {"replay": level}
+        assert told["levels"] == {"replay": level} and told["cell"] == ("replay" if level == "on" else "base")
+        assert told["study"] == "mine" and sorted(told["tags"]) == [f"replay={level}", "seed=3"]
         assert told["recipe"]["trainer"]["max_steps"] == 2
-        values = [
-            row[f"eval/embedded/avg@{k}"] for run, row in rows if run == root.name and f"eval/embedded/avg@{k}" in row
-        ]
-        assert values[-1] == pytest.approx(measured(root)[f"avg@{k}"])
+        logged = [(step, json.loads(text)) for run, step, text in rows if run == root.name]
+        score = f"eval/embedded/avg@{k}"
+        assert [step for step, row in logged if "train/loss" in row] == [1, 2]
+        assert [(step, row[score]) for step, row in logged if score in row][-1] == (
+            2, pytest.approx(measured(root)[f"avg@{k}"]),
+        )  # fmt: skip
     no_secret(offline)
+
+
+STOPPING = """
+import os
+import signal
+from pathlib import Path
+
+def stops(completions, trainer_state=None, **kwargs):
+    stopped = Path(__file__).with_name("stopped")
+    if trainer_state is not None and trainer_state.global_step == 2 and not stopped.exists():
+        stopped.touch()
+        os.kill(os.getpid(), signal.SIGTERM)
+    return [0.0] * len(completions)
+"""
+
+
+def test_training_that_is_resumed_goes_on_in_the_same_tracker_run(
+    r3bench: Callable[..., Result], offline: Path
+) -> None:
+    mlflow = pytest.importorskip("mlflow", reason="no mlflow here (pip install mlflow-skinny)")
+    (offline / "mine.py").write_text(STOPPING)
+    words = (
+        "train", "quickstart", "data.limit=4", "trainer.per_device_train_batch_size=16", "trainer.save_steps=1",
+        "trainer.logging_steps=1", "trainer.max_steps=4", "trainer.report_to=mlflow", "eval.limit=4", "eval.samples=1",
+        "reward.functions=[accuracy,./mine.py:stops]", "--quiet",
+    )  # fmt: skip
+    first = r3bench(*words)
+    assert first.exit_code == 75, (first.exit_code, first.stderr)  # stopped, its state saved
+    (root,) = (offline / "runs").iterdir()
+    known = known_runs(RunPaths(root))["mlflow"]["run_id"]
+    client = mlflow.MlflowClient(tracking_uri=os.environ["MLFLOW_TRACKING_URI"])
+    half = {point.step for point in client.get_metric_history(known, "loss")}
+    assert half and max(half) < 4
+    assert r3bench(*words).exit_code == 0
+    assert known_runs(RunPaths(root))["mlflow"]["run_id"] == known
+    experiments = [experiment.experiment_id for experiment in client.search_experiments()]
+    assert [run.info.run_id for run in client.search_runs(experiments)] == [known]
+    assert {point.step for point in client.get_metric_history(known, "loss")} == {1, 2, 3, 4}
+    (score,) = client.get_metric_history(known, "eval/embedded/avg_at_1")
+    assert (score.step, score.value) == (4, pytest.approx(measured(root)["avg@1"]))
 
 
 def test_what_the_user_has_set_stays(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
