@@ -15,7 +15,7 @@ export HF_HUB_DISABLE_TELEMETRY ?= 1
 # Two processes, a test file as a whole in one of them.
 PYTEST_ARGS ?= -n 2 --dist loadfile
 
-.PHONY: setup quickstart test slow lint docs resolve trl wheel clean
+.PHONY: setup quickstart test slow lint docs resolve trl dist clean
 
 setup: $(READY)
 
@@ -54,9 +54,11 @@ trl: $(READY)
 	test -n "$(VERSION)" || { echo "make trl VERSION=x.y.z"; exit 2; }
 	$(BIN)/python .ci/try_trl.py $(VERSION)
 
-wheel: $(READY)
+# The wheel and the source archive, and whether each installs into an empty environment and trains there.
+dist: $(READY)
 	rm -rf build dist
-	$(BIN)/python -m build --wheel
+	$(BIN)/python -m build
+	$(BIN)/python -m pytest -m 'slow or not slow' tests/project/test_project_wheel.py
 
 clean:
 	rm -rf build dist site *.egg-info .pytest_cache .mypy_cache .ruff_cache

@@ -25,17 +25,20 @@ def run(*command: str | Path, cwd: Path) -> str:
     return done.stdout
 
 
-@pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def built(kind: str, source: Path) -> Path:
     """Built from a copy, so that nothing is left in the checkout and nothing left in it is built."""
-    source = tmp_path_factory.mktemp("source")
     for name in SHIPPED:
         shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__", ".*"))
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, source / name)
-    run(sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", source / "dist", cwd=source)
-    (built,) = (source / "dist").glob("*.whl")
-    return built
+    run(sys.executable, "-m", "build", f"--{kind}", "--no-isolation", "--outdir", source / "dist", cwd=source)
+    (archive,) = (source / "dist").iterdir()
+    return archive
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return built("wheel", tmp_path_factory.mktemp("source"))
 
 
 @pytest.fixture(scope="module")
@@ -104,12 +107,15 @@ def test_it_runs_from_an_empty_directory(installed: Path) -> None:
 
 
 @pytest.mark.slow
-def test_plain_install_into_an_empty_environment(wheel: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["wheel", "sdist"])
+def test_plain_install_into_an_empty_environment(kind: str, tmp_path: Path) -> None:
     """As a user would, dependencies included (torch by the version in the constraints, which has a CPU build here)."""
+    (tmp_path / "source").mkdir()
+    archive = built(kind, tmp_path / "source")
     run(sys.executable, "-m", "venv", tmp_path / "env", cwd=tmp_path)
     pip = [tmp_path / "env" / "bin" / "python", "-m", "pip", "install", "--quiet", "-c", ROOT / "constraints.txt"]
     run(*pip, "torch==2.13.0", cwd=tmp_path)
-    run(*pip, wheel, cwd=tmp_path)
+    run(*pip, archive, cwd=tmp_path)
     program = tmp_path / "env" / "bin" / "r3bench"
     run(program, "train", "quickstart", "trainer.max_steps=2", "eval.limit=8", "--quiet", cwd=tmp_path)
     assert list(tmp_path.glob("runs/quickstart-s0-*/run.json"))
