@@ -15,7 +15,7 @@ export HF_HUB_DISABLE_TELEMETRY ?= 1
 # Two processes, a test file as a whole in one of them.
 PYTEST_ARGS ?= -n 2 --dist loadfile
 
-.PHONY: setup quickstart test slow lint docs resolve trl dist clean
+.PHONY: setup quickstart check test slow lint docs resolve trl dist clean
 
 setup: $(READY)
 
@@ -29,6 +29,10 @@ $(READY): pyproject.toml constraints.txt
 
 quickstart: $(READY)
 	$(BIN)/r3bench quickstart
+
+# Before a commit, in about a minute: lint, types, and tests that load no PyTorch (refused here, so that it stays so).
+check: lint
+	R3BENCH_WITHOUT_TORCH=1 $(BIN)/python -m pytest -n 2 --dist loadfile @tests/check.txt
 
 test: $(READY)
 	$(BIN)/python -m pytest $(PYTEST_ARGS)

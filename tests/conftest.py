@@ -1,8 +1,10 @@
 """What all tests share: offline and single-threaded, and the command line in this process, in an empty directory."""
 
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -11,6 +13,18 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from r3bench.cli import app
+
+
+class Refuses:
+    """Stands before Python's own finders: `make check` is quick because it loads no torch."""
+
+    def find_spec(self, name: str, *_: Any) -> None:
+        if name == "torch":
+            raise AssertionError("a test of tests/check.txt loads torch: take its file out of the list")
+
+
+if os.environ.get("R3BENCH_WITHOUT_TORCH"):
+    sys.meta_path.insert(0, Refuses())  # type: ignore[arg-type]
 
 
 @pytest.fixture
