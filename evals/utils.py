@@ -148,15 +148,33 @@ def load_reasoning_gym(
 
 
 def load_embedded(
-    cap: int, split: str = "test", style: Style = "boxed", template: str | None = None, **_: Any
+    cap: int,
+    split: str = "test",
+    operations: Sequence[int] = (1, 4),
+    worked: bool = False,
+    style: Style = "boxed",
+    template: str | None = None,
+    **_: Any,
 ) -> dict[str, Any]:
-    """The generated arithmetic questions of `r3bench.training.embedded`, columns as in `load`."""
+    """The generated arithmetic questions of `r3bench.training.embedded`, columns as in `load`.
+
+    Args:
+        cap, split, operations: as `questions` there takes them.
+        worked: an answer is right only with the right working (`r3bench.training.testbed`).
+        style, template: as in `load`.
+    """
     import datasets
 
+    from r3bench.training.data_sources import worked_solution
     from r3bench.training.embedded import questions
 
     prompt = Prompt(style, template=template, where="eval")
-    rows = [{**row, "prompt": prompt.text(row["problem"])} for row in questions(split, cap)]  # type: ignore[arg-type]
+    least, most = operations
+    drawn = questions(split, cap, operations=(least, most))  # type: ignore[arg-type]
+    rows: list[dict[str, Any]] = [{**row, "prompt": prompt.text(row["problem"])} for row in drawn]
+    if worked:
+        judge = {COLUMN: "r3bench.training.testbed:worked", THRESHOLD: 1.0}
+        rows = [{**row, **judge, "solution": worked_solution(row)} for row in rows]
     return {split: datasets.Dataset.from_list(rows)}
 
 

@@ -39,6 +39,7 @@ LATER = (
     "data.solution",
     "model.compensation",
     "model.attention",
+    "model.warmup",
     "reward.thinking",
     "reward.functions",
     "reward.weights",

@@ -26,6 +26,24 @@ class LoraSection:
 
 
 @dataclass(frozen=True)
+class WarmupSection:
+    """Further supervised steps of the embedded model before reinforcement learning: how rare its worked answers are."""
+
+    steps: int = 60  # optimiser steps of 16 answers, the learning rate falling to zero
+    direct: float = 0.8  # share of direct answers, the others are worked ones
+    learning_rate: float = 1.0e-3  # AdamW's
+    seed: int = 0  # of the questions drawn
+
+    def __post_init__(self) -> None:
+        if self.steps < 1:
+            raise ValueError(f"steps: got {self.steps}, expected at least 1")
+        if not 0 <= self.direct <= 1:
+            raise ValueError(f"direct: got {self.direct}, expected a share in [0, 1]")
+        if not 0 < self.learning_rate < 1:
+            raise ValueError(f"learning_rate: got {self.learning_rate}, expected a number in (0, 1)")
+
+
+@dataclass(frozen=True)
 class ModelSection:
     """The policy at step 0."""
 
@@ -37,6 +55,7 @@ class ModelSection:
     compensation: Literal["kahan"] | None = None  # kahan: AdamW that keeps what rounding drops from bfloat16 weights
     attention: Attention | None = None  # kernel of the policy's forward; null: what transformers chooses (sdpa)
     lora: LoraSection | None = None  # adapters; null trains all weights
+    warmup: WarmupSection | None = None  # further supervised steps of 'embedded' or 'embedded-20'; null: none
 
     @property
     def saved_whole(self) -> bool:

@@ -216,7 +216,7 @@ def main(folder: str) -> int:
             from r3bench.training.models import model_folder
             from r3bench.training.probe import probe
 
-            model = partial(model_folder, recipe.model.name, recipe.model.revision)
+            model = partial(model_folder, recipe.model.name, recipe.model.revision, recipe.model.warmup)
             told = directory / "server.log"
             server = served(recipe, model, served_context, told, say) if lead() else contextlib.nullcontext(recipe)
             with server as full:

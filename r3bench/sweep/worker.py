@@ -38,7 +38,7 @@ class Steps:
     train: Callable[..., TrainRecord]  # (recipe, paths, quiet=...); resumes, writes metrics, checkpoints, model
     evaluate: Callable[..., dict[str, dict[str, Any]]]  # (model, section, out, default_max_tokens=..., quiet=...)
     environment: Callable[[], dict[str, Any]]  # commit, packages, device
-    start_model: Callable[[str, str | None], str]  # (name, revision) -> folder or hub id of the untrained model
+    start_model: Callable[..., str]  # (name, revision[, warmup]) -> folder or hub id of the untrained model
 
 
 def real_steps(disk_floor_gb: float = 0.0) -> Steps:
@@ -122,7 +122,7 @@ def run_cell(
                 print(f"{shard}: set aside, it {wrong}", file=sys.stderr)
             _describe(recipe, paths, steps.environment())
         if factors == BASE_MODEL:
-            trained, model = _untrained(), steps.start_model(recipe.model.name, recipe.model.revision)
+            trained, model = _untrained(), _start_model(recipe, steps)
         else:
             trained, model = _trained(recipe, halvings, paths, quiet, steps), str(paths.model)
         summaries: dict[str, dict[str, Any]] = {}
@@ -147,6 +147,11 @@ def run_cell(
             if summaries:
                 _tell_trackers(paths, summaries, trained.steps)
         return record
+
+
+def _start_model(recipe: Recipe, steps: Steps) -> str:
+    model = recipe.model
+    return steps.start_model(model.name, model.revision, *([model.warmup] if model.warmup else []))
 
 
 def _tell_trackers(paths: RunPaths, summaries: dict[str, dict[str, Any]], steps: int) -> None:
@@ -285,7 +290,7 @@ def _server(recipe: Recipe, paths: RunPaths, quiet: bool, steps: Steps) -> conte
             print(line, file=sys.stderr, flush=True)
 
     def model() -> str:
-        return steps.start_model(recipe.model.name, recipe.model.revision)
+        return _start_model(recipe, steps)
 
     def context(recipe: Recipe) -> int | None:
         from r3bench.training.context import served_context  # imports torch, which only a server's lead needs here

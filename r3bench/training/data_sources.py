@@ -105,10 +105,13 @@ def kind_of(section: DataSection) -> Literal["embedded", "known", "file", "gener
     name = section.name
     if name.startswith(GENERATOR):
         return "generator"
-    if section.options:
-        raise DataError(f"data.options: got {section.options}, expected them with '{GENERATOR}GENERATOR' alone")
     if name in embedded.CAPS:
         return "embedded"
+    if section.options:
+        raise DataError(
+            f"data.options: got {section.options}, expected them with '{GENERATOR}GENERATOR', 'embedded' and "
+            "'embedded-20' alone"
+        )
     if name in EVALUATION:
         raise DataError(
             f"data.name: '{name}' is an evaluation set, training on it would void its results; name it in eval.tasks"
@@ -149,15 +152,33 @@ def _embedded(section: DataSection) -> Iterator[Row]:
         expected = "'train' or 'validation' (the test split is for evaluation)" if key == "split" else "null"
         raise DataError(f"data.{key}: got '{value}', expected {expected} for '{section.name}'")
     split: embedded.Split = "train" if section.split == "train" else "validation"
-    drawn = embedded.questions(split, embedded.CAPS[section.name], section.limit)
-    return ((f"{section.name} row {number}", {**row, **_worked(row)}) for number, row in enumerate(drawn, 1))
+    drawn = embedded.questions(split, embedded.CAPS[section.name], section.limit, _operations(section))
+    return ((f"{section.name} row {number}", {**row, "solution": worked_solution(row)}) for number, row in enumerate(drawn, 1))
 
 
-def _worked(row: dict[str, str]) -> dict[str, str]:
+def _operations(section: DataSection) -> tuple[int, int]:
+    """The range in `data.options.operations` of generated questions: a number, or [fewest, most]."""
+    other = next((key for key in section.options if key != "operations"), None)
+    if other is not None:
+        raise DataError(
+            f"data.options: '{section.name}' has no '{other}'{nearest(str(other), ['operations'])}; expected operations"
+        )
+    given = section.options.get("operations", [1, embedded.MAX_OPERATIONS])
+    both = [given, given] if isinstance(given, int) else given
+    numbers = isinstance(both, list | tuple) and all(isinstance(n, int) and not isinstance(n, bool) for n in both)
+    if not numbers or len(both) != 2 or not 1 <= both[0] <= both[1] <= embedded.MAX_OPERATIONS:
+        raise DataError(
+            f"data.options.operations: got {given!r}, expected a number, or [fewest, most], within "
+            f"1..{embedded.MAX_OPERATIONS}"
+        )
+    return both[0], both[1]
+
+
+def worked_solution(row: dict[str, str]) -> str:
     """The worked solution of a generated question, in the words the embedded model was warmed up with."""
     changes = tuple(int(n) if verb == "add" else -int(n) for verb, n in OPERATION.findall(row["problem"]))
     chain = embedded.Chain(int(row["answer"]) - sum(changes), changes)
-    return {"solution": f"{chain.working} Answer: \\boxed{{{chain.answer}}}"}
+    return f"{chain.working} Answer: \\boxed{{{chain.answer}}}"
 
 
 def _known(section: DataSection, known: KnownSet) -> tuple[Iterator[Row], DataSection, KnownSet]:

@@ -5,7 +5,9 @@ a question belongs to training, validation or test follows from a hash of its te
 is drawn, and the warm-up of the embedded model (`embedded_model`) never sees a validation or test question.
 """
 
+import functools
 import hashlib
+import itertools
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -81,26 +83,53 @@ def chains(split: Split, cap: int) -> Iterator[Chain]:
             yield chain
 
 
-def questions(split: Split, cap: int = 9, limit: int | None = None) -> list[dict[str, str]]:
+@functools.cache
+def available(split: Split, cap: int, operations: tuple[int, int]) -> int | None:
+    """How many different questions a split has; None where they are too many to count (and far more than its size)."""
+    if operations[1] == MAX_OPERATIONS:
+        return None
+    count = 0
+    for length in range(operations[0], operations[1] + 1):
+        for values in itertools.product(range(cap + 1), repeat=length + 1):
+            changes = tuple(after - before for before, after in itertools.pairwise(values))
+            count += all(0 < abs(change) <= MAX_OPERAND for change in changes) and Chain(
+                values[0], changes
+            ).split == split
+    return count
+
+
+def questions(
+    split: Split, cap: int = 9, limit: int | None = None, operations: tuple[int, int] = (1, MAX_OPERATIONS)
+) -> list[dict[str, str]]:
     """The questions of a split: dicts with `id`, `problem` and `answer`; the same on every machine.
 
     Args:
         split: 'train' (1,024 questions), 'validation' (200) or 'test' (400).
         cap: largest running value; 9 is the default set, 20 the harder one.
         limit: keep the first `limit` questions.
+        operations: fewest and most operations of a question, within 1..4. A range that leaves a split fewer questions
+            gives all of them.
 
     Raises:
-        ValueError: for another split, or a cap below 9 (too few different questions).
+        ValueError: for another split, a cap below 9 (too few different questions), or another range of operations.
     """
     if split not in SIZES:
         raise ValueError(f"split: got {split!r}, expected one of {', '.join(SIZES)}")
     if cap < 9:
         raise ValueError(f"cap: got {cap}, expected at least 9")
+    least, most = operations
+    if not 1 <= least <= most <= MAX_OPERATIONS:
+        raise ValueError(f"operations: got {list(operations)}, expected [fewest, most] within 1..{MAX_OPERATIONS}")
     size = SIZES[split] if limit is None else min(limit, SIZES[split])
+    every = (least, most) == (1, MAX_OPERATIONS)
+    if not every:
+        size = min(size, available(split, cap, (least, most)) or size)
     rows: dict[str, dict[str, str]] = {}
     stream = chains(split, cap)
     while len(rows) < size:
         chain = next(stream)
-        name = f"embedded-{cap}-{split}-{len(rows):04d}"
+        if not least <= len(chain.changes) <= most:
+            continue
+        name = f"embedded-{cap}-{'' if every else f'{least}to{most}-'}{split}-{len(rows):04d}"
         rows.setdefault(chain.problem, {"id": name, "problem": chain.problem, "answer": chain.answer})
     return list(rows.values())

@@ -25,6 +25,7 @@ import transformers
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from r3bench import prompts
+from r3bench.config.sections import WarmupSection
 from r3bench.errors import StateError
 from r3bench.training import embedded, embedded_tokenizer
 from r3bench.training.embedded import Chain, chains
@@ -51,6 +52,10 @@ SHIPPED = Path(__file__).with_name("start_weights")  # a safetensors file for ea
 DIGESTS = {  # SHA-256 of the shipped file by the model's name
     "embedded": "97657673a8e8d659aa021ea6f42565e5da3ceaf54bba384034af6458133e59e4",
     "embedded-20": "5bff74c1f07b8d8be5abee7130456b743acebd03fd571cf3ced134199037773b",
+    "embedded-sparse": "3c37a141616ad20d1f4cc6228191be1ad83a72def9ae0ce7219ca59f6c98f1f6",
+}
+FURTHER = {  # further supervised steps whose outcome is shipped: (model, dials) -> name of the file
+    ("embedded", WarmupSection(steps=60, direct=0.995)): "embedded-sparse",
 }
 RISE = 20  # steps over which the learning rate rises from zero
 CONTEXT = 512  # tokens
@@ -68,11 +73,12 @@ ARCHITECTURE: dict[str, Any] = {
 }
 
 
-def fingerprint(name: str) -> str:
+def fingerprint(name: str, further: WarmupSection | None = None) -> str:
     """12 hex digits over all that makes the model's folder: weights, code, major versions of torch and transformers."""
     modules = (prompts, embedded, embedded_tokenizer, sys.modules[__name__])
     parts = {
         "weights": DIGESTS[name],
+        **({"further": repr(further), "shipped": FURTHER.get((name, further))} if further is not None else {}),
         "code": [inspect.getsource(module) for module in modules],
         "versions": [module.__version__.split(".")[0] for module in (torch, transformers)],
     }
@@ -102,6 +108,33 @@ def unpack(folder: Path, name: str) -> None:
         model.tie_weights()
         model.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
+
+
+def make(folder: Path, name: str, further: WarmupSection | None = None) -> None:
+    """Save the model `name` into `folder`, after the supervised steps `further` if there are any.
+
+    What comes of the dials in `FURTHER` is shipped. Other dials are trained here: the same weights on one processor,
+    others of their kind on another one.
+
+    Raises:
+        StateError: the shipped weights are missing or damaged.
+    """
+    shipped = name if further is None else FURTHER.get((name, further))
+    if shipped is not None:
+        unpack(folder, shipped)
+    elif further is not None:
+        go_on(folder, name, further)
+
+
+def go_on(folder: Path, name: str, further: WarmupSection) -> None:
+    """Take the supervised steps `further` from the model `name` and save what comes of it into `folder`."""
+    unpack(folder, name)
+    with _isolated(further.seed):
+        model = LlamaForCausalLM.from_pretrained(folder)
+        tokenizer = build_tokenizer(CONTEXT)
+        steps = Warmup(0, further.steps, further.direct, learning_rate=further.learning_rate, seed=further.seed)
+        warm_up(model, tokenizer, embedded.CAPS[name], steps)
+        model.save_pretrained(folder)
 
 
 def build(folder: Path, cap: int) -> None:
@@ -188,3 +221,7 @@ if __name__ == "__main__":
         build(Path(sys.argv[1]) / name, cap)
         weights = (Path(sys.argv[1]) / name / "model.safetensors").read_bytes()
         print(name, hashlib.sha256(weights).hexdigest())
+    for (name, dials), file in FURTHER.items():
+        go_on(Path(sys.argv[1]) / file, name, dials)
+        weights = (Path(sys.argv[1]) / file / "model.safetensors").read_bytes()
+        print(file, hashlib.sha256(weights).hexdigest())

@@ -16,7 +16,7 @@ from transformers import (
 )
 
 from r3bench import project
-from r3bench.config.sections import ModelSection
+from r3bench.config.sections import ModelSection, WarmupSection
 from r3bench.errors import ConfigError, nearest
 from r3bench.training import embedded, embedded_model, smollm
 from r3bench.training.model_cache import cached_folder
@@ -25,17 +25,22 @@ from r3bench.training.names import ADAPTER, BUILT_IN, check_model_name
 UNLOADABLE = (OSError, ValueError, KeyError, ImportError, SafetensorError)  # what transformers raises over files
 
 
-def model_folder(name: str, revision: str | None = None) -> str:
+def model_folder(name: str, revision: str | None = None, warmup: WarmupSection | None = None) -> str:
     """A folder or hub id that transformers can load; a built-in model is made on first use and cached.
+
+    `warmup`: further supervised steps of an embedded model.
 
     Raises:
         ConfigError: for a missing folder, a missing package, an unknown name, or a revision of something local.
     """
+    if warmup is not None and name not in embedded.CAPS:
+        raise ConfigError(f"model.warmup: got one for '{name}', expected null: only {', '.join(embedded.CAPS)} take it")
     if name in embedded.CAPS:
+        steps = "" if warmup is None else f" and {warmup.steps} further supervised steps"
         path = cached_folder(
-            f"{name}-{embedded_model.fingerprint(name)}",
-            lambda target: embedded_model.unpack(target, name),
-            f"unpacking the model '{name}'",
+            f"{name}-{embedded_model.fingerprint(name, warmup)}",
+            lambda target: embedded_model.make(target, name, warmup),
+            f"unpacking the model '{name}'{steps}",
         )
     elif name == smollm.NAME:
         path = smollm.folder()
@@ -214,7 +219,7 @@ def positions(config: PretrainedConfig) -> int | None:
 
 def _source(section: ModelSection) -> tuple[str, dict[str, Any]]:
     """Folder or hub id, and what to ask the hub for."""
-    source = model_folder(section.name, section.revision)
+    source = model_folder(section.name, section.revision, section.warmup)
     if (Path(source) / ADAPTER).is_file():
         raise ConfigError(
             f"model.name: '{section.name}' holds adapters alone, expected whole weights (`r3bench merge`)"
