@@ -174,7 +174,7 @@ def load_embedded(
     rows: list[dict[str, Any]] = [{**row, "prompt": prompt.text(row["problem"])} for row in drawn]
     if worked:
         judge = {COLUMN: "r3bench.training.testbed:worked", THRESHOLD: 1.0}
-        rows = [{**row, **judge, "solution": worked_solution(row)} for row in rows]
+        rows = [{**row, **judge, "answer": (gold := worked_solution(row)), "solution": gold} for row in rows]
     return {split: datasets.Dataset.from_list(rows)}
 
 

@@ -19,7 +19,8 @@ from r3bench.config.trainer_fields import trainer_value
 from r3bench.errors import ConfigError
 
 RECIPES = sorted(catalog.names("ablations", ".yaml", "recipes"))
-OUR_OWN = {"quickstart", "smollm2_gsm8k"}  # one update per sampled batch on purpose: they claim no method with a clip
+TESTBED = {name for name in RECIPES if name.startswith("testbed_")}
+OUR_OWN = {"quickstart", "smollm2_gsm8k", *TESTBED}  # one update per sampled batch on purpose: they claim no method with a clip
 
 
 def faults(recipe: Any) -> list[str]:

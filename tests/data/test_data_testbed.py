@@ -13,6 +13,8 @@ import torch
 from r3bench.config.load import load_recipe, parse_recipe, run_id
 from r3bench.config.sections import DataSection, ModelSection, Recipe, WarmupSection
 from r3bench.errors import ConfigError, DataError
+from r3bench.evaluation.scorer import named_in
+from r3bench.evaluation.tasks import load_task
 from r3bench.training import embedded, embedded_model
 from r3bench.training.data import load_questions
 from r3bench.training.embedded import Chain, questions
@@ -113,6 +115,22 @@ def test_odd_answers_are_wrong(text: str) -> None:
     assert worked([text], ["7-1=6 Answer: \\boxed{6}"]) == [0.0]
 
 
+@pytest.mark.parametrize("task, count", [("testbed-worked", 400), ("testbed-long", 400), ("testbed-long-answer", 400)])
+def test_tasks_judge_by_what_is_right_in_training(task: str, count: int) -> None:
+    docs = list(load_task(task, "boxed").test_docs())
+    assert len(docs) == count and all(chain_of(doc["problem"]).split == "test" for doc in docs)
+    long = {"testbed-worked": {1, 2, 3, 4}, "testbed-long": {4}, "testbed-long-answer": {3, 4}}[task]
+    assert {len(chain_of(doc["problem"]).changes) for doc in docs} == long
+    judge = named_in(docs, task)
+    assert (judge is None) == (task == "testbed-long-answer")
+    if judge is not None:
+        chains = [chain_of(doc["problem"]) for doc in docs[:20]]
+        full = [f"{chain.working} Answer: \\boxed{{{chain.answer}}}" for chain in chains]
+        bare = [f"Answer: \\boxed{{{chain.answer}}}" for chain in chains]
+        assert all(verdict.correct for verdict in judge.grade_docs(full, docs[:20]))
+        assert not any(verdict.correct for verdict in judge.grade_docs(bare, docs[:20]))
+
+
 # ------------------------------------------------------------------------------------------------ start weights
 
 
@@ -191,7 +209,7 @@ def test_the_presets_have_their_character_at_the_start(cache: None) -> None:
     assert easy["dead"] < 0.35 and 0.2 < easy["right"] < 0.5 and easy["cut"] < 0.05
     assert capped["cut"] > 0.1 > easy["cut"]
     assert sparse["direct"] > 0.95 and sparse["dead"] > 0.85 and sparse["right"] < 0.02
-    assert deceptive["right"] > easy["right"] and deceptive["direct"] > 0.6  # the shortcut pays
+    assert deceptive["right"] > 0.25 and deceptive["direct"] > 0.95  # the shortcut pays
     assert long["dead"] > 0.85 and long["right"] < 0.02
 
 
