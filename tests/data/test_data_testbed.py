@@ -110,7 +110,10 @@ def test_right_is_an_answer_with_its_working() -> None:
     assert min(seen.values()) > 50
 
 
-@pytest.mark.parametrize("text", ["", "Answer:", "7-1=6", "7-1=6 Answer: \\boxed{6", "\\boxed{6} Answer: 7-1=6", "\x00"])
+ODD = ["", "Answer:", "7-1=6", "7-1=6 Answer: \\boxed{6", "\\boxed{6} Answer: 7-1=6", "\x00"]
+
+
+@pytest.mark.parametrize("text", ODD)
 def test_odd_answers_are_wrong(text: str) -> None:
     assert worked([text], ["7-1=6 Answer: \\boxed{6}"]) == [0.0]
 
