@@ -153,7 +153,10 @@ def _embedded(section: DataSection) -> Iterator[Row]:
         raise DataError(f"data.{key}: got '{value}', expected {expected} for '{section.name}'")
     split: embedded.Split = "train" if section.split == "train" else "validation"
     drawn = embedded.questions(split, embedded.CAPS[section.name], section.limit, _operations(section))
-    return ((f"{section.name} row {number}", {**row, "solution": worked_solution(row)}) for number, row in enumerate(drawn, 1))
+    return (
+        (f"{section.name} row {number}", {**row, "solution": worked_solution(row)})
+        for number, row in enumerate(drawn, 1)
+    )
 
 
 def _operations(section: DataSection) -> tuple[int, int]:

@@ -92,9 +92,9 @@ def available(split: Split, cap: int, operations: tuple[int, int]) -> int | None
     for length in range(operations[0], operations[1] + 1):
         for values in itertools.product(range(cap + 1), repeat=length + 1):
             changes = tuple(after - before for before, after in itertools.pairwise(values))
-            count += all(0 < abs(change) <= MAX_OPERAND for change in changes) and Chain(
-                values[0], changes
-            ).split == split
+            count += (
+                all(0 < abs(change) <= MAX_OPERAND for change in changes) and Chain(values[0], changes).split == split
+            )
     return count
 
 
