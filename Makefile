@@ -12,8 +12,8 @@ export OMP_NUM_THREADS ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 export HF_HUB_DISABLE_TELEMETRY ?= 1
 
-# Two processes, a test file as a whole in one of them.
-PYTEST_ARGS ?= -n 2 --dist loadfile
+# Three processes for two cores (many tests wait for a process of theirs), a test file as a whole in one of them.
+PYTEST_ARGS ?= -n 3 --dist loadfile
 
 .PHONY: setup quickstart check test slow lint docs resolve trl dist clean
 

@@ -130,6 +130,7 @@ def test_recipes_set_the_bounds_and_the_defaults_leave_old_run_ids_alone():
             parse_recipe({"history": {bad: 0}}, "recipe")
 
 
+@pytest.mark.slow
 def test_memory_and_files_of_a_rank_fall_as_one_over_ranks(tmp_path):
     """A rank's bytes are its share of the whole plus an index, a small part of the whole."""
     whole, *parts = (measured(tmp_path, ranks) for ranks in (1, 2, 4, 8))

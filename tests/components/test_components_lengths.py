@@ -89,9 +89,12 @@ class Forwards:
     [
         {},
         {"num_iterations": 2, "gradient_accumulation_steps": 2, "per_device_train_batch_size": 4, "steps": 14},
-        {"beta": 0.1},
-        {"per_device_train_batch_size": 1, "gradient_accumulation_steps": 8},
-        {"gradient_checkpointing": True, "gradient_checkpointing_kwargs": {"use_reentrant": True}},
+        pytest.param({"beta": 0.1}, marks=pytest.mark.slow),
+        pytest.param({"per_device_train_batch_size": 1, "gradient_accumulation_steps": 8}, marks=pytest.mark.slow),
+        pytest.param(
+            {"gradient_checkpointing": True, "gradient_checkpointing_kwargs": {"use_reentrant": True}},
+            marks=pytest.mark.slow,
+        ),
     ],
     ids=["on-policy", "scored first", "with a reference", "one row at a time", "reentrant checkpoints"],
 )

@@ -169,7 +169,12 @@ CONTROLS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("name", "preset"), CONTROLS)
+OTHER_ORDERS = [("ranking", preset) for preset in ("random", "reversed", "length")]
+
+
+@pytest.mark.parametrize(
+    ("name", "preset"), [c if c not in OTHER_ORDERS else pytest.param(*c, marks=pytest.mark.slow) for c in CONTROLS]
+)
 def test_controls_train_act_and_change_what_is_trained(tiny_model, tmp_path, name, preset):
     real = {**SETTINGS[name], **({"value": "monte_carlo"} if name == "retrospective" else {})}
     runs = []

@@ -113,6 +113,7 @@ def test_a_line_that_a_process_died_in(monkeypatch):
         worker.close()
 
 
+@pytest.mark.slow
 def test_engine_arguments_that_change_answers_are_not_mixed(standin, model_path, tmp_path):
     section = EvalSection(limit=2, samples=1, engine={"max_model_len": 400})
     assert deciding(section.engine) is None and deciding({"quantization": "fp8"}) == '{"quantization": "fp8"}'

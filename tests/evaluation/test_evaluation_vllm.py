@@ -56,6 +56,7 @@ def test_requests_and_answers(standin, model_path, loaded, tmp_path):
     assert shards.stored_settings(stored)["dtype"] == "bfloat16"  # vLLM's choice, not the saved model's
 
 
+@pytest.mark.slow
 def test_processes_change_no_answer(standin, model_path, tmp_path, monkeypatch):
     """Three processes on six GPUs, two each; ranks of a training are nothing to them."""
     monkeypatch.setenv("RANK", "0")

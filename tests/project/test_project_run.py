@@ -67,6 +67,7 @@ def test_measure_a_model(r3bench: Callable[..., Result], folder: Path) -> None:
     assert "did you mean 'embedded'?" in r3bench("eval", "embedded", "--tasks", "embeded").stderr
 
 
+@pytest.mark.slow
 def test_a_grid_from_end_to_end(r3bench: Callable[..., Result], folder: Path) -> None:
     (folder / "ablations").mkdir()
     (folder / "ablations" / "short.yaml").write_text(GRID)

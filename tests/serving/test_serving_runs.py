@@ -83,6 +83,7 @@ def test_the_server_has_room_for_the_longest_planned_prompt(standin, recipe, tin
     assert longest + cap <= context < 1024
 
 
+@pytest.mark.slow
 def test_a_server_that_does_not_start_ends_the_run_with_its_reason(standin, recipe, tmp_path, monkeypatch):
     monkeypatch.setenv("STANDIN_FAIL", "no such kernel")
     process = r3bench("train", "served")
