@@ -21,9 +21,8 @@ differs by its rounding only.
 Left open by the paper: p, R_max, ties, N = 1, and who is ranked (text and Algorithm 1: truncated; abstract: "truncated
 or failed"). Here equal scores get equal rewards by default, because a plain sort turns row order into a reward whenever
 no row dominates another; a lone row gets 0, because nothing was compared. The temperature of the entropies is open too.
-By default they are those of the policy at temperature 1; where the trainer samples at another one, they cost a forward
-pass over the ranked rows. `sampling` takes the distribution the tokens were drawn from, whose entropies the trainer has
-anyway where it scores its samples.
+By default they are those of the policy at temperature 1; `sampling` takes the distribution the tokens were drawn from.
+Where the trainer scores its samples, that pass brings either; else they cost a forward pass over the ranked rows.
 
 Algorithm 1 ranks augmented prompts like any other. Answers to a reflection prompt by a weak policy run to the cap, so
 such groups are all wrong and all cut off: just what is ranked, and group scaling makes full-size advantages of it.

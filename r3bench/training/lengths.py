@@ -119,4 +119,5 @@ def forward_by_length(
 
 
 def _widened(values: torch.Tensor, width: int) -> torch.Tensor:
-    return torch.nn.functional.pad(values, (0, width - values.size(1)))
+    """`values` (B, t, ...) with zeros up to (B, width, ...)."""
+    return torch.nn.functional.pad(values, (0, 0) * (values.ndim - 2) + (0, width - values.size(1)))

@@ -224,7 +224,7 @@ class Moments:
     def _entropies(self, rollout: Rollout, rows: list[int], temperature: float | None) -> dict[int, np.ndarray]:
         """Per-token entropies of global rows, on every rank; their tokens go into the groups.
 
-        One no-grad forward over the missing ones, or over all at another temperature than that of sampling.
+        What TRL's scoring forward did not bring (none was made, or another temperature) costs a no-grad forward.
         """
         if not rows:
             return {}
@@ -232,7 +232,8 @@ class Moments:
         mine = [local for row in rows if (local := layout.local(row)) is not None]
         fullest, found = layout.rows_on_fullest(rows), rollout.entropies
         if temperature not in (None, self._trainer.temperature):
-            found = self._scored(rollout, mine, fullest, temperature)[1]
+            brought = rollout.scored and temperature == rollout.other_temperature
+            found = rollout.other_entropies if brought else self._scored(rollout, mine, fullest, temperature)[1]
         elif not rollout.scored:  # else TRL's own scoring forward brought them, on every rank alike
             self._score_rows(rollout, mine, fullest)
         masks = rollout.masks or [np.ones(len(ids), bool) for ids in rollout.completion_ids]

@@ -76,6 +76,8 @@ class Rollout:
     completion_ids: list[list[int]] = field(default_factory=list)  # B
     logprobs: dict[int, np.ndarray] = field(default_factory=dict)  # local row -> (T,) behaviour log-probs
     entropies: dict[int, np.ndarray] = field(default_factory=dict)  # local row -> (T,)
+    other_temperature: float | None = None  # of the entropies below; None: there are none
+    other_entropies: dict[int, np.ndarray] = field(default_factory=dict)  # local row -> (T,), from the scoring forward
     hidden: dict[int, np.ndarray] = field(default_factory=dict)  # local row -> (n, H), where a component asked
     harvesting: bool = False  # TRL's scoring forward over this batch is still to come
     scored: bool = False  # it came and brought log-probs and entropies of every row; else the loss forward will

@@ -28,6 +28,7 @@ from r3bench.training.clipping import Clipping
 from r3bench.training.component import Component, check_declared
 from r3bench.training.correction import Correction
 from r3bench.training.correctness import CorrectnessRule
+from r3bench.training.heads import reads_entropies, second_temperature, wanted_temperature
 from r3bench.training.history import HistoryBounds, TrajectoryHistory
 from r3bench.training.lengths import forward_by_length, parts_of_like_rows, splitter, tokens_per_forward
 from r3bench.training.loss_inputs import needs_settling, settle
@@ -298,13 +299,21 @@ class R3Trainer(GRPOTrainer):
 
     def _harvested(self, model: Any, *args: Any, **kwargs: Any) -> Any:
         rollout = self._rollout
-        observing = self.moments is not None and self.moments.observes_tokens
-        if rollout is None or model is not self.model or not observing or not rollout.harvesting:
+        moments = self.moments
+        if rollout is None or model is not self.model or moments is None or not rollout.harvesting:
+            return self._forward(model, *args, **kwargs)
+        if not (moments.observes_tokens or reads_entropies(moments.components)):
             return self._forward(model, *args, **kwargs)
         # TRL scores the sampled rows (the policy may change before their loss): keep what it finds.
         rollout.harvesting = False
         rollout.scored = True
-        logps, entropies, aux = self._forward(model, *args, **{**kwargs, "compute_entropy": True})
+        other = rollout.other_temperature = wanted_temperature(moments.components, self.temperature)
+        with second_temperature(self, other):
+            logps, entropies, aux = self._forward(model, *args, **{**kwargs, "compute_entropy": True})
+        if other is not None:
+            entropies, others = entropies.unbind(dim=-1)
+            for row, ids in enumerate(rollout.completion_ids):
+                rollout.other_entropies[row] = others[row, : len(ids)].float().cpu().numpy()
         for row, ids in enumerate(rollout.completion_ids):
             rollout.logprobs[row] = logps[row, : len(ids)].float().cpu().numpy()
             rollout.entropies[row] = entropies[row, : len(ids)].float().cpu().numpy()

@@ -128,6 +128,7 @@ def test_another_temperature_reaches_the_head_below_low_rank_adapters(tiny_model
     from trainer_tools import arguments, questions
 
     from r3bench import R3Trainer
+    from r3bench.training.heads import second_temperature
 
     trainer = R3Trainer(
         model=tiny_model, reward_funcs=all_wrong, train_dataset=questions(2), args=arguments(tmp_path, temperature=0.6),
@@ -138,6 +139,14 @@ def test_another_temperature_reaches_the_head_below_low_rank_adapters(tiny_model
         found = trl_adapter.score_tokens(trainer, [prompt], [completion], temperature=temperature)[1][0]
         want = token_entropies(trainer.model, prompt, completion, temperature or 0.6)
         np.testing.assert_allclose(found, want, atol=2e-5)
+    ids = torch.tensor([[*prompt, *completion]])
+    with torch.no_grad(), second_temperature(trainer, 1.0):
+        found = trainer._get_per_token_logps_and_entropies(
+            trainer.model, ids, torch.ones_like(ids), 4, compute_entropy=True
+        )[1]
+    for number, temperature in enumerate((0.6, 1.0)):
+        want = token_entropies(trainer.model, prompt, completion, temperature)
+        np.testing.assert_allclose(found[0, :, number], want, atol=2e-5)
 
 
 def test_at_temperature_one_the_ranking_pays_for_no_forward_of_its_own(tiny_model, tmp_path):
