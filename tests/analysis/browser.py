@@ -1,6 +1,7 @@
 """Just enough of Chromium's DevTools protocol, over a pipe, to open a page, click and look."""
 
 import contextlib
+import fcntl
 import json
 import os
 import shutil
@@ -68,11 +69,20 @@ class Page:
             self.call("Input.dispatchMouseEvent", type=kind, x=box[0], y=box[1], button="left", clickCount=1)
 
 
+def _pipe() -> tuple[int, int]:
+    """A pipe whose descriptors lie above those that the browser gets: `dup2` would overwrite one, or leave it closed."""
+    ends = os.pipe()
+    read, write = (fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, 10) for end in ends)
+    for end in ends:
+        os.close(end)
+    return read, write
+
+
 @contextlib.contextmanager
 def opened(path: Path, profile: Path) -> Iterator[Page]:
     """A file in headless Chromium with no network, its page and log events switched on."""
-    command_read, command_write = os.pipe()
-    answer_read, answer_write = os.pipe()
+    command_read, command_write = _pipe()
+    answer_read, answer_write = _pipe()
     binary = chromium()
     assert binary is not None
 
