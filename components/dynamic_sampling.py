@@ -38,6 +38,12 @@ class DynamicSampling(Component):
 
     name = "dynamic_sampling"
     Config = DynamicSamplingConfig
+    counters: ClassVar[Mapping[str, str]] = {
+        "rounds": "rounds of sampling, the first included",
+        "groups_seen": "groups looked at over all rounds",
+        "groups_dead": "groups without contrast found over all rounds",
+        "groups_dropped": "groups left without contrast at the end, and without a gradient",
+    }
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "filter": {"max_rounds": 0},  # control: dropping without sampling again
     }

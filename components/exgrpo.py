@@ -83,6 +83,11 @@ class Exgrpo(Component):
 
     name = "exgrpo"
     Config = ExgrpoConfig
+    counters: ClassVar[Mapping[str, str]] = {
+        "groups_planned": "groups given to a question from the experience pool",
+        "groups_no_history": "such groups without a stored right answer",
+        "rows": "stored right answers put in",
+    }
     uses_history = True
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"at_once": {"start": 0.0}}
 

@@ -209,6 +209,21 @@ class Ranking(Component):
 
     name = "ranking"
     Config = RankingConfig
+    counters: ClassVar[Mapping[str, str]] = {
+        "groups": "groups in which answers were ranked",
+        "groups_fresh": "ranked groups that answer the bare question",
+        "groups_reflection": "ranked groups that answer a reflection prompt",
+        "groups_continuation": "ranked groups that continue a stored state",
+        "rows": "ranked answers",
+        "reward": "reward handed out, summed",
+        "groups_with_spread": "groups whose rewards the ranking made unequal, for whatever reason",
+        "groups_ordered": "groups in which what is ranked told answers apart",
+        "groups_spread_by_scope": "groups in which only being ranked paid, not the rank",
+        "rows_capped": "answers whose reward was held below that of a right one",
+        "dominations": "pairs of answers of which one dominates the other",
+        "groups_without_domination": "groups in which no answer dominates another",
+        "groups_rescaled": "all-wrong groups whose advantages were shrunk",
+    }
     shapes_reward = True
     later = ("entropy_temperature",)
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {

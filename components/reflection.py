@@ -139,6 +139,17 @@ class Reflection(Component):
 
     name = "reflection"
     Config = ReflectionConfig
+    counters: ClassVar[Mapping[str, str]] = {
+        "questions_hard": "questions that kept failing, summed over steps",
+        "groups_surplus": "groups left out because added groups come in multiples",
+        "groups_planned": "groups planned with a wrong answer in the prompt",
+        "questions_without_exemplar": "hard questions without a stored wrong answer to show",
+        "groups": "reflection groups trained on",
+        "rows_correct": "right answers in them",
+        "converted": "reflection groups with at least one right answer",
+        "groups_with_gradient": "reflection groups with different rewards",
+        "rows_reattached": "reflected successes trained on the bare question",
+    }
     uses_history = True
     rewrites_prompts = True
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {

@@ -98,6 +98,17 @@ class Replay(Component):
 
     name = "replay"
     Config = ReplayConfig
+    counters: ClassVar[Mapping[str, str]] = {
+        "groups_all_right": "groups whose answers were all right",
+        "groups_all_wrong": "groups whose answers were all wrong",
+        "groups_waiting": "such groups before the end of the warm-up, left alone",
+        "groups_no_history": "groups that wanted stored answers and found none",
+        "groups_mixed": "groups that got stored answers",
+        "rows": "stored answers mixed in",
+        "rows_correct": "right ones among them",
+        "groups_with_gradient": "mixed groups in which some advantage is not 0",
+        "age_steps": "steps since the mixed-in answers were sampled, summed",
+    }
     uses_history = True
     later = ("deviation",)
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {

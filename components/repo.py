@@ -81,6 +81,12 @@ class Repo(Component):
 
     name = "repo"
     Config = RepoConfig
+    counters: ClassVar[Mapping[str, str]] = {
+        "groups_no_history": "groups with too few stored answers",
+        "groups_mixed": "groups that got stored answers",
+        "rows": "stored answers mixed in",
+        "rows_with_gradient": "those of them whose advantage is not 0",
+    }
     uses_history = True
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {
         "mixed": {"normalisation": "mixed"},

@@ -38,6 +38,11 @@ class Rescue(Component):
 
     name = "rescue"
     Config = RescueConfig
+    counters: ClassVar[Mapping[str, str]] = {
+        "groups_all_wrong": "groups whose answers were all wrong",
+        "groups_no_history": "groups that wanted a stored right answer and found none",
+        "rows": "stored right answers put in",
+    }
     uses_history = True
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"decoupled": {"weight": "decoupled"}}
 

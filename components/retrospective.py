@@ -110,6 +110,18 @@ class Retrospective(Component):
 
     name = "retrospective"
     Config = RetrospectiveConfig
+    counters: ClassVar[Mapping[str, str]] = {
+        "states_retired": "stored states let go because their question is solved",
+        "states_collected": "states stored and still there after the batch",
+        "groups": "groups continued from a stored state",
+        "tokens_given": "prefix tokens given to them, not sampled",
+        "converted": "continued groups with at least one right answer",
+        "groups_with_gradient": "continued groups with different rewards",
+        "rows_correct": "right answers in continued groups",
+        "steps_gate_closed": "steps in which the critic was not good enough to collect states",
+        "questions_without_solution": "questions without a worked solution to cut",
+        "questions_weaned": "questions that need no prefix any more",
+    }
     observes_tokens = True
     gives_prefixes = True
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {

@@ -22,12 +22,13 @@ def pictures_of(
     confidence = results.declared.confidence
     runs = run_accuracies(results, headline)
     orthogonal = orthogonal_contrasts(results, headline)
+    styles = plots.cell_styles([*(r.label for r in cells), *curves])
     return [
         plots.forest(top, results.declared.margin, confidence),
         plots.heat_map(top, 1 - confidence),
         plots.accuracies(cells, runs, confidence),
-        plots.learning_curves(curves, "tokens", notes, confidence),
-        plots.learning_curves(curves, "seconds", notes, confidence),
+        plots.learning_curves(curves, "tokens", notes, confidence, styles),
+        plots.learning_curves(curves, "seconds", notes, confidence, styles),
         plots.accuracy_and_length(cells, runs, confidence),
         plots.question_differences(question_contrasts(results, headline)),
         plots.half_normal({":".join(t): v for t, v in orthogonal.items()}, {":".join(t): len(t) for t in orthogonal}),

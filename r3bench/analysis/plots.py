@@ -12,7 +12,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from r3bench.analysis.cells import CellRow
+from r3bench.analysis.cells import BASE_LABEL, CellRow
 from r3bench.analysis.curves import Axis, RunCurve, band
 from r3bench.analysis.effects import Effect
 from r3bench.analysis.render import plain
@@ -40,6 +40,7 @@ class Picture:
     alt: str  # what it shows, in words and numbers
     paint: Callable[[Axes], None]  # called once per colour scheme
     size: tuple[float, float]  # width, height in inches
+    of_cells: bool = False  # its legend names cells, as the page's one key does: inline it is left out
 
     def draw(self, axes: Axes | None = None) -> Figure:
         """The figure: a new one, or that of `axes`, into which it is drawn."""
@@ -51,7 +52,11 @@ class Picture:
         """Inline SVG without declarations; ids are made unique, text stays text in the page's colour."""
         with matplotlib.rc_context(STYLE):
             out = io.StringIO()
-            self.draw().savefig(out, format="svg", transparent=True, bbox_inches="tight", metadata={"Date": None})
+            figure = self.draw()
+            for axes in figure.axes if self.of_cells else ():
+                if (legend := axes.get_legend()) is not None:
+                    legend.remove()
+            figure.savefig(out, format="svg", transparent=True, bbox_inches="tight", metadata={"Date": None})
         text = out.getvalue()
         opening = re.search(r"<svg [^>]*>", text)
         box = re.search(r'viewBox="0 0 ([0-9.]+) [0-9.]+"', text)
@@ -77,6 +82,40 @@ class Picture:
                 figure.savefig(drawn, format=path.suffix[1:], dpi=150, bbox_inches="tight", metadata=stamp)
                 write_bytes(path, drawn.getvalue())
         return paths
+
+
+@dataclass(frozen=True)
+class Style:
+    """How a cell looks in every figure."""
+
+    colour: str
+    marker: str
+    dash: str
+
+
+def cell_styles(labels: Sequence[str], base: str = BASE_LABEL) -> dict[str, Style]:
+    """Colour, mark and dash of every cell; the untrained model is grey. Past 42 cells they come again."""
+    styles = {base: Style(COLOURS[-1], "P", "-")}
+    for i, label in enumerate(dict.fromkeys(label for label in labels if label != base)):
+        n = len(COLOURS) - 1
+        styles[label] = Style(COLOURS[i % n], MARKERS[i % len(MARKERS)], DASHES[i // n % len(DASHES)])
+    return styles
+
+
+def key_mark(style: Style) -> str:
+    """A cell's mark for the page's key, as inline SVG; every value in it is a constant of this module."""
+    from matplotlib.markers import MarkerStyle
+
+    mark = MarkerStyle(style.marker)
+    path = mark.get_path().transformed(mark.get_transform())
+    steps = []
+    for points, _ in path.iter_bezier():
+        at = points(np.linspace(0, 1, 5)[1:])
+        steps += [f"{9 + 9 * x:.1f},{9 - 9 * y:.1f}" for x, y in np.atleast_2d(at)]
+    return (
+        f'<svg viewBox="0 0 18 18" width="18" height="18" aria-hidden="true"><polygon points="{" ".join(steps)}" '
+        f'fill="{style.colour}"/></svg>'
+    )
 
 
 def forest(found: Sequence[Effect], margin: float, confidence: float = 0.95) -> Picture | None:
@@ -106,7 +145,9 @@ def forest(found: Sequence[Effect], margin: float, confidence: float = 0.95) -> 
         caption += f" Thin line: {100 * confidence:g} % interval on questions like these."
     if any(e.these.low is not None for e in rows):
         caption += f" Thick: {100 * confidence:g} % interval on exactly these questions."
-    caption += f" Grey band: the equivalence margin, +-{100 * margin:.1f} points."
+    caption += (
+        f" Grey band: the equivalence margin, +-{100 * margin:.1f} points. Colour and mark: the kind in brackets."
+    )
     return Picture(
         "effects", caption, f"Forest plot of effects in points: {words}.", paint, (6.4, 0.9 + 0.26 * len(rows))
     )
@@ -148,7 +189,11 @@ def heat_map(found: Sequence[Effect], alpha: float = 0.05) -> Picture | None:
 
 
 def learning_curves(
-    curves: Mapping[str, Sequence[RunCurve]], axis: Axis, notes: Sequence[str] = (), confidence: float = 0.95
+    curves: Mapping[str, Sequence[RunCurve]],
+    axis: Axis,
+    notes: Sequence[str] = (),
+    confidence: float = 0.95,
+    styles: Mapping[str, Style] | None = None,
 ) -> Picture | None:
     """Mean training accuracy per cell with a band over seeds and a faint line per run; `notes` end the caption."""
     if not curves:
@@ -156,12 +201,14 @@ def learning_curves(
     bands = [band(label, runs, axis, confidence) for label, runs in curves.items()]
     unit = {"tokens": "generated tokens", "seconds": "device seconds", "steps": "optimiser steps"}[axis]
     measure = next(iter(curves.values()))[0].measure
+    look = styles or cell_styles(list(curves))
 
     def paint(axes: Axes) -> None:
         for i, one in enumerate(bands):
-            colour, dash = COLOURS[i % len(COLOURS)], DASHES[i // len(COLOURS) % len(DASHES)]
-            axes.plot(one.x, one.mean, dash, color=colour, label=plain(one.label, 40),
-                      marker=MARKERS[i % len(MARKERS)], markevery=(3 * i % 15, 15), markersize=4)  # fmt: skip
+            style = look[one.label]
+            colour = style.colour
+            axes.plot(one.x, one.mean, style.dash, color=colour, label=plain(one.label, 40),
+                      marker=style.marker, markevery=(3 * i % 15, 15), markersize=4)  # fmt: skip
             for run in curves[one.label] if one.runs > 1 else ():
                 axes.plot(getattr(run, axis), run.accuracy, color=colour, alpha=0.35, linewidth=0.5)
             if one.runs > 1:
@@ -176,7 +223,33 @@ def learning_curves(
         caption += f"; bands are pointwise {100 * confidence:g} % intervals over seeds, thin lines single runs"
     caption += "."
     caption += "".join(f" {note[0].upper()}{note[1:]}." for note in notes)
-    return Picture(f"curves-{axis}", caption, f"Training accuracy against {unit}: {words}.", paint, (6.4, 3.4))
+    return Picture(f"curves-{axis}", caption, f"Training accuracy against {unit}: {words}.", paint, (6.4, 3.4), True)
+
+
+def _far(rows: Sequence[CellRow]) -> CellRow | None:
+    """The untrained model, where on one scale with it the trained cells would lie on top of each other."""
+    base = next((r for r in rows if r.base), None)
+    trained = [r.accuracy for r in rows if not r.base and r.accuracy is not None]
+    if base is None or base.accuracy is None or not trained:
+        return None
+    ends = [v for a in trained for v in (a.value, a.like_these.low, a.like_these.high) if v is not None]
+    gap = max(min(ends) - base.accuracy.value, base.accuracy.value - max(ends))
+    return base if gap > 2 * max(max(ends) - min(ends), 0.02) else None
+
+
+def _padded(values: Sequence[float]) -> tuple[float, float]:
+    """Limits of an axis around values, with some air."""
+    air = 0.08 * max(max(values) - min(values), 1.0)
+    return min(values) - air, max(values) + air
+
+
+def _drawn(rows: Sequence[CellRow], runs: Mapping[str, Sequence[float]]) -> list[float]:
+    """Every number in points that is drawn of the trained cells."""
+    found = [100 * v for r in rows if not r.base for v in runs.get(r.label, ())]
+    for estimate in (r.accuracy for r in rows if not r.base and r.accuracy is not None):
+        known = (estimate.value, estimate.like_these.low, estimate.like_these.high)
+        found += [100 * v for v in known if v is not None]
+    return found
 
 
 def accuracies(rows: Sequence[CellRow], runs: Mapping[str, Sequence[float]], confidence: float) -> Picture | None:
@@ -184,26 +257,36 @@ def accuracies(rows: Sequence[CellRow], runs: Mapping[str, Sequence[float]], con
     shown = [r for r in rows if r.accuracy is not None]
     if not shown:
         return None
+    look, far = cell_styles([r.label for r in rows]), _far(shown)
 
     def paint(axes: Axes) -> None:
         for y, row in enumerate(shown):
             assert row.accuracy is not None
-            colour, part = COLOURS[6 if row.base else 0], row.accuracy.like_these
+            colour, part = look[row.label].colour, row.accuracy.like_these
             if part.low is not None and part.high is not None:
                 axes.plot([100 * part.low, 100 * part.high], [y, y], color=colour, linewidth=1.2)
             dots = [100 * v for v in runs.get(row.label, ())]
             axes.plot(dots, [y] * len(dots), ".", color=colour, markersize=5, alpha=0.6)
             axes.plot(100 * row.accuracy.value, y, "|", color=colour, markersize=11, markeredgewidth=2)
+            axes.plot(100 * row.accuracy.value, y, look[row.label].marker, color=colour, markersize=4)
         axes.set_yticks(range(len(shown)), [plain(r.label, 40) for r in shown])
         axes.invert_yaxis()
         axes.set_xlabel("accuracy, points")
+        if far is not None and far.accuracy is not None:
+            axes.set_xlim(*_padded(_drawn(shown, runs)))
+            below = far.accuracy.value < min(r.accuracy.value for r in shown if r.accuracy and not r.base)
+            said = f"\u2190 {100 * far.accuracy.value:.1f}" if below else f"{100 * far.accuracy.value:.1f} \u2192"
+            axes.annotate(said, (0.01 if below else 0.99, shown.index(far)), xycoords=axes.get_yaxis_transform(),
+                          ha="left" if below else "right", va="center", fontsize=8)  # fmt: skip
 
     each = {r.label: ", ".join(f"{100 * v:.1f}" for v in runs.get(r.label, ())) or "-" for r in shown}
     words = "; ".join(f"{r.label} {100 * r.accuracy.value:.1f}, runs {each[r.label]}" for r in shown if r.accuracy)
     caption = "Accuracy of every cell. Bar: mean over runs; each dot: one run"
     if any(r.accuracy and r.accuracy.like_these.low is not None for r in shown):
         caption += f"; line: {100 * confidence:g} % interval of the mean on questions like these"
-    return Picture("accuracy", f"{caption}.", f"Accuracy in points: {words}.", paint, (6.4, 0.9 + 0.26 * len(shown)))
+    caption += f". Beyond the scale: the {far.label}" if far is not None else ""
+    size = (6.4, 0.9 + 0.26 * len(shown))
+    return Picture("accuracy", f"{caption}.", f"Accuracy in points: {words}.", paint, size, True)
 
 
 def accuracy_and_length(
@@ -213,16 +296,18 @@ def accuracy_and_length(
     shown = [r for r in rows if r.accuracy is not None and r.tokens is not None]
     if len(shown) < 2:
         return None
+    look, far = cell_styles([r.label for r in rows]), _far(shown)
 
     def paint(axes: Axes) -> None:
-        for i, row in enumerate(shown):
+        for i, row in enumerate(r for r in shown if r is not far):
             assert row.accuracy is not None and row.tokens is not None
+            style = look[row.label]
             part, y = row.accuracy.like_these, 100 * row.accuracy.value
             known = part.low is not None and part.high is not None
             error = [[y - 100 * (part.low or 0.0)], [100 * (part.high or 0.0) - y]] if known else None
             dots = [100 * v for v in runs.get(row.label, ())]
-            axes.plot([row.tokens] * len(dots), dots, ".", color=COLOURS[i % len(COLOURS)], markersize=4, alpha=0.5)
-            axes.errorbar(row.tokens, y, yerror(error), fmt=MARKERS[i % len(MARKERS)], color=COLOURS[i % len(COLOURS)],
+            axes.plot([row.tokens] * len(dots), dots, ".", color=style.colour, markersize=4, alpha=0.5)
+            axes.errorbar(row.tokens, y, yerror(error), fmt=style.marker, color=style.colour,
                           label=plain(row.label, 40), elinewidth=1, markersize=6,
                           markerfacecolor="none" if i >= len(COLOURS) else None)  # fmt: skip
         axes.set_xlabel("response tokens per answer")
@@ -231,8 +316,10 @@ def accuracy_and_length(
 
     words = "; ".join(f"{r.label} {100 * r.accuracy.value:.1f} at {r.tokens:.0f} tokens" for r in shown if r.accuracy)
     caption = "Accuracy against response length, one mark per cell and a dot per run at its cell's length."
+    if far is not None and far.accuracy is not None:
+        caption += f" Not drawn, far away: the {far.label}, {100 * far.accuracy.value:.1f} at {far.tokens:.1f} tokens."
     caption += _along_length([r for r in shown if not r.base], 1 - confidence)
-    return Picture("length", caption, f"Accuracy against response length: {words}.", paint, (6.4, 3.4))
+    return Picture("length", caption, f"Accuracy against response length: {words}.", paint, (6.4, 3.4), True)
 
 
 def _along_length(rows: Sequence[CellRow], alpha: float) -> str:

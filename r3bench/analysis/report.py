@@ -1,6 +1,10 @@
 """One self-contained HTML file about a study: question, answer, evidence, failures, provenance."""
 
+import base64
+import hashlib
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from importlib.resources import files
 from pathlib import Path
 from typing import get_args
 
@@ -9,8 +13,8 @@ from markupsafe import Markup
 
 from r3bench import __version__
 from r3bench.analysis import plots
-from r3bench.analysis.answers import sample_answers
-from r3bench.analysis.cells import cell_rows
+from r3bench.analysis.answers import Problems, Samples, sample_answers
+from r3bench.analysis.cells import CellRow, cell_rows
 from r3bench.analysis.columns import Reading
 from r3bench.analysis.curves import Axis, RunCurve, cell_curves, comparable
 from r3bench.analysis.declared import Declared
@@ -35,6 +39,10 @@ from r3bench.analysis.results import Results
 from r3bench.analysis.tables import lost_notes, study_tables
 from r3bench.files import write_text
 
+# The page's only script, the same in every report: its content policy allows nothing but a script of this digest.
+SCRIPT = (files("r3bench.analysis") / "templates" / "report.js").read_text(encoding="utf-8")
+SCRIPT_HASH = base64.b64encode(hashlib.sha256(SCRIPT.encode()).digest()).decode()
+
 
 def write_report(
     study: Path,
@@ -44,6 +52,7 @@ def write_report(
     declared: Declared | None = None,
     reading: Reading | None = None,
     outside: Outside | None = None,
+    problems: Problems | None = None,
 ) -> Path:
     """Write the report of a study folder, or of anyone's results, as one HTML file; returns its path.
 
@@ -52,6 +61,7 @@ def write_report(
         out: an `.html` file, or a folder for `report.html`.
         figures: also save every figure as PDF and PNG into `figures/` beside the report.
         declared, reading, outside: see `external.load_any`.
+        problems: finds the texts of the questions beside the sample answers; None: only their ids are shown.
 
     Raises:
         StateError, DataError, ConfigError: see `load_study` and `load_table`.
@@ -59,7 +69,7 @@ def write_report(
     study, out = Path(study), Path(out)
     results = load_any(study, declared, reading, metrics=True, outside=outside)
     path = out if out.suffix == ".html" else out / "report.html"
-    page, pictures = render_report(results, study if study.is_dir() and is_study(study) else None)
+    page, pictures = render_report(results, study if study.is_dir() and is_study(study) else None, problems)
     if figures:
         for picture in pictures:
             picture.save(path.parent / "figures")
@@ -67,12 +77,15 @@ def write_report(
     return path
 
 
-def render_report(results: Results, folder: Path | None) -> tuple[str, list[plots.Picture]]:
+def render_report(
+    results: Results, folder: Path | None, problems: Problems | None = None
+) -> tuple[str, list[plots.Picture]]:
     """The page and its figures.
 
     Args:
         results: with training logs for the learning curves.
         folder: study folder, for sample answers and environments; None for a table from elsewhere.
+        problems: see `write_report`.
     """
     found, notes = effects(results)
     rows = cell_rows(results)
@@ -82,6 +95,7 @@ def render_report(results: Results, folder: Path | None) -> tuple[str, list[plot
     curves = cell_curves(results)
     pictures = [p for p in pictures_of(results, top, cells, headline) if p is not None]
     tables = study_tables(results, rows, found, notes)
+    samples = sample_answers(folder, results, problems) if folder is not None else Samples((), ())
     lost = results.diverged or results.missing or results.excluded
     page = Environment(
         loader=PackageLoader("r3bench.analysis"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
@@ -102,10 +116,20 @@ def render_report(results: Results, folder: Path | None) -> tuple[str, list[plot
         failures=_block(failure_table(results)) if lost else "",
         provenance=_block(provenance_table(results)),
         environment=environment_text(folder, results),
-        answers=sample_answers(folder, results) if folder is not None else [],
+        samples=samples,
+        key=_key(cells, curves) if any(p.of_cells for p in pictures) else [],
+        script=Markup(SCRIPT),
+        script_hash=SCRIPT_HASH,
         notes=[plain(n, 1000) for n in dict.fromkeys([*notes, *lost_notes(results), *results.notes])],
     )
     return text, pictures
+
+
+def _key(cells: Sequence[CellRow], curves: Mapping[str, object]) -> list[tuple[Markup, str]]:
+    """(mark, cell) of every cell that a figure shows: one key for all of them."""
+    styles = plots.cell_styles([*(r.label for r in cells), *curves])
+    shown = dict.fromkeys([*(r.label for r in cells), *curves])
+    return [(Markup(plots.key_mark(styles[label])), plain(label, 40)) for label in shown]
 
 
 def _block(table: Table) -> Markup:

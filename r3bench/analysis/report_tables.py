@@ -1,10 +1,13 @@
 """The tables that only a report has."""
 
+import contextlib
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from r3bench import catalog
 from r3bench.analysis.cells import CellRow
 from r3bench.analysis.curves import Axis, Matched, RunCurve, curve_notes, matched
 from r3bench.analysis.effects import Interval
@@ -13,6 +16,7 @@ from r3bench.analysis.heldout import Cost, HeldOut, at_budget
 from r3bench.analysis.results import Results
 from r3bench.analysis.tables import acted_text, missing_note, p_equals
 from r3bench.analysis.variance import variance_table
+from r3bench.errors import R3BenchError
 
 
 def matched_table(results: Results, curves: Mapping[str, Sequence[RunCurve]], axis: Axis) -> Table:
@@ -105,12 +109,24 @@ def evidence_table(results: Results, cells: Sequence[CellRow]) -> Table:
             values = [r.evidence.get(key, 0.0) for r in records]
             figures = (float(np.mean(values)), min(values), max(values))
             numbers = [Entry(f"{v:,.4g}" if abs(v) < 1e4 else f"{v:,.0f}") for v in figures]
-            body.append([Entry(row.label), Entry(acted_text(row)), Entry(key), *numbers])
-    columns = [Column("cell", "left"), Column("acted", "left"), Column("counter", "left"), Column("mean of runs"),
-               Column("lowest"), Column("highest")]  # fmt: skip
+            body.append([Entry(row.label), Entry(acted_text(row)), Entry(counted(key)), *numbers])
+    columns = [Column("cell", "left"), Column("acted", "left"), Column("what was counted", "left"),
+               Column("mean of runs"), Column("lowest"), Column("highest")]  # fmt: skip
     never = any(did == 0 for r in cells for did, on in r.acted.values() if on)
     notes = ["a component that was on and NEVER acted: its cell says nothing about it"] if never else []
     return Table("Did the components act?", columns, body, notes, "evidence")
+
+
+def counted(key: str) -> str:
+    """A counter in words, with its name; just the name where its component isn't at hand or says nothing of it."""
+    component, _, what = key.partition("/")
+    if update := re.fullmatch(r"(clip|cap)/share_update_(\d+)", key):
+        return f"share of tokens or answers bound by the {update[1]} in update {update[2]} on a batch ({key})"
+    words = None
+    if component in catalog.component_names():
+        with contextlib.suppress(R3BenchError):  # a component of one's own that can't be loaded any more
+            words = catalog.component(component).counted(what)
+    return f"{words} ({key})" if words else key
 
 
 def failure_table(results: Results) -> Table:

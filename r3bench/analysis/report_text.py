@@ -19,6 +19,8 @@ from r3bench.analysis.variance import assumptions_from
 from r3bench.errors import StateError
 from r3bench.files import read_json
 
+NAMED = 3  # undecided effects that the answer names; of more it says how many
+
 
 def default_question(results: Results) -> str:
     """What a grid asks, if its author did not say."""
@@ -87,10 +89,20 @@ def _changes(results: Results, top: Sequence[Effect]) -> str:
     }
     parts = [f"{lead[k]} {', '.join(named[k])}" for k in lead if named[k]]
     if named["unresolved"]:
-        parts.append(f"undecided for {len(named['unresolved'])} of {many(len(tested), 'effect')}")
+        those = named["unresolved"]
+        listed = f": {', '.join(those)}" if len(those) <= NAMED else ""
+        parts.append(f"undecided for {len(those)} of {many(len(tested), 'effect')}{listed}")
+    open_terms = {e.term for e in tested if e.verdict(alpha) == "unresolved"}
+    if any(_leaves_out_zero(e) for e in top if e.term in open_terms):
+        parts.append("an interval below that leaves out 0 all the same is not adjusted for several comparisons")
     headline = next(iter(benchmark_sets(results)))
     where = "the macro average" if headline == MACRO else headline
     return f"Accuracy on {where}, in points: {'; '.join(parts)}"
+
+
+def _leaves_out_zero(effect: Effect) -> bool:
+    part = effect.like_these
+    return part.low is not None and part.high is not None and not part.low <= 0 <= part.high
 
 
 def _name(effect: Effect, tested: Sequence[Effect]) -> str:

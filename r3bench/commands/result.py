@@ -249,9 +249,11 @@ def make_report(
 ) -> Path:
     """Write the report of a study folder or anyone's results, by default into or beside it; returns its path."""
     from r3bench.analysis import write_report
+    from r3bench.evaluation.look import problems
 
     place = out or (study if (study / "study.json").exists() or (study / "run.json").exists() else beside(study).parent)
-    path: Path = write_report(study, place, figures=figures, declared=declared, reading=reading, outside=outside)
+    path: Path = write_report(study, place, figures=figures, declared=declared, reading=reading, outside=outside,
+                              problems=problems)  # fmt: skip
     return path
 
 

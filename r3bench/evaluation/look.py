@@ -60,7 +60,7 @@ def look(runs: Sequence[Path], wanted: Wanted) -> tuple[list[dict[str, Any]], in
     if wanted.sample is not None and wanted.sample < total:
         chosen = sorted(random.Random(wanted.seed).sample(range(total), wanted.sample))
         found = [found[place] for place in chosen]
-    texts = {task: _problems(task, runs) for task in {row["task"] for row in found}}
+    texts = {task: problems(task, runs) for task in {row["task"] for row in found}}
     for row in found:
         rule = rule_named(row["reason"])
         row |= {"problem": texts[row["task"]].get(row["question"]), "rule": rule.says if rule else None}
@@ -72,7 +72,7 @@ def _fits(row: dict[str, Any], wanted: Wanted) -> bool:
     return all(value is None or row[key] == value for key, value in asked.items())
 
 
-def _problems(task: str, runs: Sequence[Path]) -> dict[str, str]:
+def problems(task: str, runs: Sequence[Path]) -> dict[str, str]:
     """question id -> text, of a task that can be loaded here and holds the questions that were asked; else nothing."""
     from r3bench.evaluation.lm import digest
     from r3bench.evaluation.tasks import load_task

@@ -205,12 +205,22 @@ def check_declared(component: "Component") -> None:
         raise ConfigError(f"component '{name}': resamples = True needs a field max_rounds in its Config")
 
 
+# Counters that what components share adds to.
+SHARED_COUNTERS = {
+    "groups_taken": "groups an earlier component had already mixed",
+    "rows_outranked": "stored answers left out, since mixed in they would turn the order of right and wrong round",
+    "groups_outranked": "groups that no stored answer was left for because of that",
+    "groups_unjudged": "groups left alone because answers of theirs have no verdict",
+}
+
+
 class Component:
     """Base class; override the moments you need. One component is one file, its class `name`d like the file."""
 
     name: ClassVar[str] = ""
     Config: ClassVar[type]  # frozen dataclass, a comment on every field
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}  # named levels a grid can refer to, such as a control
+    counters: ClassVar[Mapping[str, str]] = {}  # what each counter counts, in words: a report shows them
     later: ClassVar[tuple[str, ...]] = ()  # settings newer than some runs: their default is no part of an identity
     # The flags below may be set on the instance in __init__ when they depend on the settings, except `shapes_reward`.
     uses_history: bool = False  # trajectories are stored and summaries fetched
@@ -318,6 +328,11 @@ class Component:
     def measure(self, key: str, value: float) -> None:
         """Log a figure of this step, as `<name>/<key>`; averaged, never summed, not evidence of acting."""
         self._figures.setdefault(key, []).append(value)
+
+    @classmethod
+    def counted(cls, key: str) -> str | None:
+        """What a counter counts, in words; None where nothing is said of it."""
+        return cls.counters.get(key) or SHARED_COUNTERS.get(key)
 
     def take_figures(self) -> dict[str, float]:
         """This step's figures, as `<name>/<key>`, and start the next step with none."""

@@ -70,7 +70,7 @@ class Page:
 
 
 def _pipe() -> tuple[int, int]:
-    """A pipe whose descriptors lie above those that the browser gets: `dup2` would overwrite one, or leave it closed."""
+    """A pipe whose descriptors lie above those that the browser gets, which `dup2` overwrites."""
     ends = os.pipe()
     read, write = (fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, 10) for end in ends)
     for end in ends:

@@ -1,5 +1,7 @@
 """The report: valid, self-contained, accessible, safe, and usable in a browser."""
 
+import base64
+import hashlib
 import re
 import resource
 import subprocess
@@ -16,7 +18,7 @@ from r3bench.analysis.answers import visible
 from r3bench.analysis.curves import band, cell_curves, curve_notes, matched, run_curve, smooth
 from r3bench.analysis.effects import effects
 from r3bench.analysis.plots import forest
-from r3bench.analysis.report import render_report
+from r3bench.analysis.report import SCRIPT, render_report
 from r3bench.analysis.tables import study_tables
 from r3bench.files import read_json, write_json
 from r3bench.seals import sealed
@@ -25,12 +27,20 @@ HOSTILE = (
     "<script>document.title='owned'</script><img src=x onerror=\"document.title='owned'\">{{ 7*7 }} \\input{/etc/pw}"
     " \u202egnisrever\u202c </pre></details><h1>out</h1>"
 )
+LEVEL = "\"'><b onclick=x>"
+
+
+def hostile_problems(task, runs):
+    """The questions' texts, as an evaluation finds them."""
+    assert task == "amc" and len(runs) == 9 and all((run / "run.json").is_file() for run in runs)
+    return {f"q{i:04d}": f"Question {i}: \"'</script>{HOSTILE}" for i in range(20)}
 
 
 @pytest.fixture(scope="module")
 def hostile_study(tmp_path_factory):
     spec = Spec(
-        factors={f: ["off", "on"] for f in ("replay", "ranking", "reflection")}, metrics=True, diverged=[(1, 0)],
+        factors={"replay": ["off", "on"], "ranking": ["off", "on"], "reflection": ["off", LEVEL]}, metrics=True,
+        diverged=[(1, 0)],
         benchmarks={"embedded": 30, "amc": 20}, response=HOSTILE + "x" * 1_000_000, samples=2, seeds=(0, 1),
         analysis={"question": "<b>Does it help?</b>"},
     )  # fmt: skip
@@ -39,7 +49,7 @@ def hostile_study(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def report(hostile_study, tmp_path_factory):
-    return write_report(hostile_study, tmp_path_factory.mktemp("report"))
+    return write_report(hostile_study, tmp_path_factory.mktemp("report"), problems=hostile_problems)
 
 
 @pytest.fixture(scope="module")
@@ -57,12 +67,19 @@ def test_it_is_valid_html_with_unique_ids(text):
     assert anchors and all(a.startswith("#") and a[1:] in ids for a in anchors)
     figures = list(tree.iter("figure"))
     assert len(figures) == 8
-    assert all(f.get("role") == "img" and len(f.get("aria-label")) > 40 for f in figures)
+    drawn = [f.find("div") for f in figures]
+    assert all(d.get("role") == "img" and len(d.get("aria-label")) > 40 for d in drawn)
     assert all(t.find("caption") is not None for t in tree.iter("table"))
 
 
 def test_it_needs_nothing_but_itself(text):
-    assert not re.search(r"<script|<link|<iframe|@import|@font-face|<[a-z][^<>]*\son\w+=", text)
+    bare = re.sub(r'"[^"]*"', '""', text.partition("</style>")[2])  # attributes without their values
+    assert not re.search(r"<link|<iframe|@import|@font-face", text) and not re.search(r"<[a-z][^<>]*\son\w+=", bare)
+    (script,) = re.findall(r"<script>(.*?)</script>", text, re.S)  # one, and the only one that the page lets run
+    assert script == SCRIPT and text.count("<script") == 1
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    assert re.search(r'default-src \'none\'; [^"]*; script-src \'sha256-' + re.escape(digest) + "'\"", text)
+    assert not re.search(r"https?:|fetch|XMLHttp|import|eval|innerHTML|src=", script)
     loads = re.findall(r'(?:src|href)="([^"]*)"', text)
     assert all(u.startswith(("#", "data:image/png;base64,")) for u in loads)
     assert "default-src 'none'" in text
@@ -74,6 +91,20 @@ def test_hostile_answers_are_text_and_cut(text):
     assert "more characters]" in text
     assert "&lt;b&gt;Does it help?&lt;/b&gt;" in text
     assert visible("a\u202eb\x1bc\nd\te") == "abc\nd\te"
+
+
+def test_questions_stand_with_right_and_wrong_answers_of_every_cell(text):
+    answers = text.partition('<section id="answers">')[2].partition("</section>")[0]
+    cells = re.findall(r'<option value="(\d+)">([^<]*)</option>', answers)
+    assert [place for place, _ in cells] == [str(i) for i in range(9)]
+    assert cells[0][1] == "untrained model" and any("&#34;&#39;&gt;&lt;b onclick=x&gt;" in name for _, name in cells)
+    articles = re.findall(r'<article class="asked">(.*?)</article>', answers, re.S)
+    assert len(articles) == 6 and all("Question " in a and "&#34;&#39;&lt;/script&gt;" in a for a in articles)
+    shown = [re.findall(r'data-cell="(\d+)" data-verdict="(right|wrong)"', a) for a in articles]
+    assert {pair for pairs in shown for pair in pairs} == {(str(i), v) for i in range(9) for v in ("right", "wrong")}
+    assert all(len(pairs) == len(set(pairs)) for pairs in shown)  # one of each
+    shares = [int(r) / int(n) for r, n in re.findall(r"; (\d+) of (\d+) answers are right", answers)]
+    assert shares == sorted(shares) and 0 < shares[0] < shares[-1] < 1
 
 
 def test_it_answers_with_the_numbers_of_the_analysis(hostile_study, text):
@@ -102,9 +133,17 @@ def test_figures_are_saved_as_pdf_and_png(report):
 
 
 def test_same_study_gives_the_same_bytes(hostile_study, report, tmp_path):
-    again = write_report(hostile_study, tmp_path / "again.html", figures=False)
+    again = write_report(hostile_study, tmp_path / "again.html", figures=False, problems=hostile_problems)
     assert again.read_bytes() == report.read_bytes()
     assert list(tmp_path.iterdir()) == [again]
+
+
+FILTERS = [  # field, what is chosen, what every answer then shown must be
+    ("cell", "1", "d.dataset.cell === '1'"),
+    ("verdict", "wrong", "d.dataset.cell === '1' && d.dataset.verdict === 'wrong'"),
+    ("words", "owned", "d.textContent.includes('owned')"),
+    ("words", "nowhere to be found", "false"),
+]
 
 
 def test_it_opens_and_can_be_clicked_through_in_chromium(report, tmp_path):
@@ -119,18 +158,33 @@ def test_it_opens_and_can_be_clicked_through_in_chromium(report, tmp_path):
             assert page.evaluate("location.hash") == section
             top = page.evaluate(f"document.querySelector('{section}').getBoundingClientRect().top")
             assert -50 < top < page.evaluate("innerHeight")
-        assert page.evaluate("document.querySelectorAll('#answers details').length") == 8
+        shown = "[...document.querySelectorAll('#answers details')].filter(d => d.checkVisibility()).length"
+        everything = page.evaluate(shown)
+        assert everything > 20
+        for field, value, fits in FILTERS:
+            page.evaluate(f"document.querySelector('#filter').elements.{field}.value = {value!r}")
+            page.evaluate("document.querySelector('#filter').dispatchEvent(new Event('input', {bubbles: true}))")
+            assert 0 < page.evaluate(shown) < everything or field == "words"
+            visible = "[...document.querySelectorAll('#answers details')].filter(d => d.checkVisibility())"
+            assert page.evaluate(f"{visible}.every(d => {fits})")
+            assert page.evaluate("document.querySelector('#shown').textContent").startswith(str(page.evaluate(shown)))
+        assert page.evaluate(shown) == 0  # no answer has these words
+        page.evaluate("document.querySelector('#filter').reset()")
+        page.evaluate("document.querySelector('#filter').dispatchEvent(new Event('input', {bubbles: true}))")
+        assert page.evaluate(shown) == everything
         assert not page.evaluate("document.querySelector('#answers details').open")
         page.click("#answers details summary")
         assert page.evaluate("document.querySelector('#answers details').open")
-        assert "<script>" in page.evaluate("document.querySelector('#answers pre').textContent")
+        assert "<script>" in page.evaluate("document.querySelector('#answers details pre').textContent")
         page.click("#provenance details summary")
         assert page.evaluate("document.querySelectorAll('#provenance tbody tr').length") == 17
         for width in (1200, 390):  # a phone: no sideways scrolling of the page, figures fit
             page.call(
                 "Emulation.setDeviceMetricsOverride", width=width, height=800, deviceScaleFactor=1, mobile=width < 500
             )
-            assert page.evaluate("document.documentElement.scrollWidth") <= width
+            wide = "[...document.querySelectorAll('main *')].filter(e => !e.closest('.table, svg') &&"
+            wide += " e.getBoundingClientRect().right > innerWidth).map(e => e.outerHTML.slice(0, 200))"
+            assert page.evaluate("document.documentElement.scrollWidth") <= width, page.evaluate(wide)
             assert (
                 page.evaluate("Math.max(...[...document.querySelectorAll('figure svg')].map(s => s.clientWidth))")
                 <= width
@@ -172,7 +226,9 @@ def test_a_single_run_is_a_study_of_one_cell(study, tmp_path):
     run = study / "replay-s0-000000000003"
     page = write_report(run, tmp_path / "r.html", figures=False).read_text()
     assert '<th scope="row">replay=on</th>' in page
-    assert "trl 1.16.0" in page and page.count("<details>") == 4  # notes, runs, a right and a wrong answer
+    assert "trl 1.16.0" in page
+    shown = re.findall(r'<details class="sample" data-cell="0" data-verdict="(\w+)">', page)
+    assert {"right", "wrong"} == set(shown) and page.count("<details") == 2 + len(shown)  # notes, runs
 
 
 def test_names_with_separators_in_them(tmp_path):
