@@ -105,15 +105,13 @@ def cell_styles(labels: Sequence[str], base: str = BASE_LABEL) -> dict[str, Styl
 def key_mark(style: Style) -> str:
     """A cell's mark for the page's key, as inline SVG; every value in it is a constant of this module."""
     from matplotlib.markers import MarkerStyle
+    from matplotlib.transforms import Affine2D
 
     mark = MarkerStyle(style.marker)
-    path = mark.get_path().transformed(mark.get_transform())
-    steps = []
-    for points, _ in path.iter_bezier():
-        at = points(np.linspace(0, 1, 5)[1:])
-        steps += [f"{9 + 9 * x:.1f},{9 - 9 * y:.1f}" for x, y in np.atleast_2d(at)]
+    path = mark.get_path().transformed(mark.get_transform() + Affine2D().scale(90, -90).translate(90, 90))
+    points = " ".join(f"{x / 10:.1f},{y / 10:.1f}" for x, y in np.asarray(path.to_polygons()[0]))
     return (
-        f'<svg viewBox="0 0 18 18" width="18" height="18" aria-hidden="true"><polygon points="{" ".join(steps)}" '
+        f'<svg viewBox="0 0 18 18" width="18" height="18" aria-hidden="true"><polygon points="{points}" '
         f'fill="{style.colour}"/></svg>'
     )
 
