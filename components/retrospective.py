@@ -129,7 +129,6 @@ class Retrospective(Component):
         "random": {"value": "random"},  # control: random cuts, random states
         "canonical": {"source": "canonical"},
     }
-
     config: RetrospectiveConfig
 
     def __init__(self, config: RetrospectiveConfig, facts: Facts) -> None:
