@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from r3bench.analysis.cells import BASE_LABEL
-from r3bench.analysis.distributions import holm
+from r3bench.analysis.distributions import holm, t_two_sided
 from r3bench.analysis.effects import Interval, interval, number, reach_of
 from r3bench.analysis.in_common import cell_key, run_notes, same_runs, shared_macro, shared_questions
 from r3bench.analysis.lattice import error_model
@@ -189,12 +189,13 @@ def _pairs(
     parts = two_way(scores, weights, error, np.concatenate([first.untrained, second.untrained]))
     confidence, reach = studies[0].declared.confidence, reach_of(weights)
     wide = interval(parts.estimate, parts.total, parts.df, confidence, reach)
-    models = interval(parts.estimate, parts.question, parts.df_question, confidence, reach)
+    models = interval(parts.estimate, parts.models, parts.df_question, confidence, reach)
     runs = [results.runs[row] for results, d in zip(studies, data, strict=True) for row in d.rows]
     shared = [sum(runs[i].run in same for i in np.flatnonzero(side.b)) for side in sides]
     wide = [NOTHING if n else found for n, found in zip(shared, wide, strict=True)]
     means = sum(y.mean(axis=1) for y in scores) / len(scores)
-    adjusted = _adjusted(sides, wide)
+    p = t_two_sided(parts.estimate / np.sqrt(np.where(parts.total > 0, parts.total, np.nan)), parts.df_verdict)
+    adjusted = _adjusted(sides, wide, p)
     found = []
     for i, side in enumerate(sides):
         taken = [[runs[row] for row in np.flatnonzero(part)] for part in (side.a, side.b)]
@@ -230,10 +231,10 @@ def _error(data: tuple[Prepared, Prepared], *, pooled: bool) -> ErrorModel:
     return error_model(factors, cells, np.concatenate([first.cell_of, moved]), pooled=pooled)
 
 
-def _adjusted(sides: Sequence[_Side], found: Sequence[Interval]) -> list[float | None]:
-    """p by Holm over the cells; their mean and the untrained model are no more tests of the same."""
-    p = [one.p if side.kind == "cell" and one.p is not None else np.nan for side, one in zip(sides, found, strict=True)]
-    return [number(value) for value in holm(np.array(p))]
+def _adjusted(sides: Sequence[_Side], found: Sequence[Interval], p: np.ndarray) -> list[float | None]:
+    """(E,) p by Holm over the cells; their mean and the untrained model are no more tests of the same."""
+    tested = [side.kind == "cell" and one.p is not None for side, one in zip(sides, found, strict=True)]
+    return [number(value) for value in holm(np.where(tested, p, np.nan))]
 
 
 def _seeds(runs: Sequence[Run]) -> tuple[int, ...]:

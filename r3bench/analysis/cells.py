@@ -269,7 +269,7 @@ def _with_intervals(
     these = interval(parts.estimate, parts.run, parts.df_run, confidence, reach)
     models = [nothing] * len(weights)
     if data.error.source == "none":
-        models = interval(parts.estimate, parts.question, parts.df_question, confidence, reach)
+        models = interval(parts.estimate, parts.models, parts.df_question, confidence, reach)
     questions = len(data.scores) ** 2 / sum(1 / y.shape[1] for y in data.scores)
     for i in np.flatnonzero(shares):
         value, count = float(parts.estimate[i]), float(answers[np.abs(weights[i]) > 1e-15].sum())

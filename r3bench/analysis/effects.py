@@ -176,7 +176,7 @@ def _estimates(
     confidence, margin, reach = results.declared.confidence, results.declared.margin, reach_of(weights)
     like_these = interval(parts.estimate, parts.total, parts.df, confidence, reach)
     these = interval(parts.estimate, parts.run, parts.df_run, confidence, reach)
-    models = interval(parts.estimate, parts.question, parts.df_question, confidence, reach)
+    models = interval(parts.estimate, parts.models, parts.df_question, confidence, reach)
     verdicts = interval(parts.estimate, parts.total, parts.df_verdict, confidence)
     nothing = Interval(None, None, None, None, None)
     inside = equivalence(parts.estimate, parts.total, parts.df, margin)

@@ -167,6 +167,7 @@ def _half_widths(
         cells=true * rng.chisquare(freedom, (DRAWS, len(freedom))) / freedom,
         shared=np.zeros((DRAWS, 0)),
         questions=(both + np.array(rest)) * rng.chisquare(np.maximum(asked, 1), (DRAWS, len(asked))) / asked.clip(1),
+        unseen=np.zeros(DRAWS),
         overlap=np.full(DRAWS, both.sum()),
         freedom_cells=np.broadcast_to(freedom, (DRAWS, len(freedom))),
         freedom_shared=np.zeros((DRAWS, 0)),

@@ -321,8 +321,9 @@ def effect_table(
         if e.same_as is None
     ]
     about = [
-        "p adjusted: by Holm, over the effects that test a factor and over interactions apart; '-': no test of its "
-        "own, since it restates another effect, or no p; 'negligible' means shown to be within "
+        "p adjusted: by Holm, over the effects that test a factor and over interactions apart, from a p with fewer "
+        "degrees of freedom where seeds are few; '-': no test of its own, since it restates another effect, or no p; "
+        "'negligible' means shown to be within "
         f"+-{points(results.declared.margin)} points"
     ]
     if len(body) < len(found):

@@ -23,6 +23,8 @@ from r3bench.analysis.freedom import INTERVAL, VERDICT, Rule, joint, of_cells
 from r3bench.analysis.noise import ErrorModel, GroupVariances, block_variance, group_variances
 
 ROUNDING = 1e-12  # accuracies are counts over at most some thousand answers: anything smaller is no difference
+ENOUGH = 12  # questions with a difference, from which on their variance can be trusted
+UNSEEN = 0.3  # how much of the way to the largest possible one that wasn't seen may differ beyond the largest seen
 LEVEL = 0.975  # quantile at which an interval on questions like these is kept from being narrower than on these
 
 
@@ -34,6 +36,7 @@ class TwoWay:
     cells: np.ndarray  # (E, G) variance over training runs, questions held fixed, by group; NaN without an error model
     shared: np.ndarray  # (E, P) the same of what isn't one group's: blocks, and sampling of the untrained model
     questions: np.ndarray  # (E, B) one-way variance over the questions of each benchmark; NaN for one question
+    unseen: np.ndarray  # (E,) what questions that weren't drawn may add, where few of the drawn tell contrasts apart
     overlap: np.ndarray  # (E,) run-by-question noise, counted in both
     freedom_cells: np.ndarray  # (E, G) degrees of freedom
     freedom_shared: np.ndarray  # (E, P)
@@ -49,6 +52,11 @@ class TwoWay:
     def question(self) -> np.ndarray:
         """(E,) variance over questions."""
         return self.questions.sum(axis=1)
+
+    @property
+    def models(self) -> np.ndarray:
+        """(E,) variance over questions of contrasts of exactly these models; 0 where nothing was seen to vary."""
+        return np.where(self.question > 0, self.question + self.unseen, 0.0)
 
     @property
     def total(self) -> np.ndarray:
@@ -134,6 +142,7 @@ def two_way(
         cells=runs[:, :-1],
         shared=np.column_stack([runs[:, -1], known]),
         questions=_unrounded(np.stack([share**2 * question_variance(y, weights) for y in scores], axis=1)),
+        unseen=sum((share**2 * unseen_variance(y, weights) for y in scores), start=np.zeros(len(weights))),
         overlap=overlap + known,
         freedom_cells=freedom[:, :-1],
         freedom_shared=np.column_stack([freedom[:, -1], np.full(len(weights), asked.min())]),
@@ -177,6 +186,18 @@ def question_variance(y: np.ndarray, weights: np.ndarray) -> np.ndarray:
     """(E,) variance over questions of contrasts (E, R) of the mean of y (R, Q); NaN for one question."""
     count = y.shape[1]
     return (weights @ y).var(axis=1, ddof=1) / count if count > 1 else np.full(len(weights), np.nan)
+
+
+def unseen_variance(y: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """(E,) what to add to `question_variance` where few questions differ: their number varies more than they tell.
+
+    One more difference is allowed for, a bit larger than the largest seen; it fades out towards `ENOUGH` of them. The
+    paired interval of two runs (`r3bench.evaluation.compare`) has the same.
+    """
+    size = np.abs(weights @ y)
+    moved, largest = (size > ROUNDING).sum(axis=1), size.max(axis=1)
+    most = np.maximum(np.abs(weights).sum(axis=1) / 2, largest)
+    return np.asarray(np.maximum(0.0, 1 - moved / ENOUGH) * ((largest + UNSEEN * (most - largest)) / y.shape[1]) ** 2)
 
 
 def run_variances(means: np.ndarray, error: ErrorModel) -> GroupVariances:

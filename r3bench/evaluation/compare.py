@@ -48,6 +48,16 @@ def mean_variance(differences: np.ndarray) -> float:
     return float(differences.var(ddof=1)) / n + missing
 
 
+def paired_interval(d: np.ndarray, confidence: float = 0.95) -> tuple[float | None, float | None]:
+    """Limits of the mean of paired differences (questions,); None where they say nothing of how other questions vary."""
+    from scipy import stats
+
+    if len(d) < 2 or np.ptp(d) == 0:
+        return None, None
+    half = float(stats.t.ppf((1 + confidence) / 2, len(d) - 1) * np.sqrt(mean_variance(d)))
+    return float(d.mean()) - half, float(d.mean()) + half
+
+
 def paired(a: np.ndarray, b: np.ndarray, confidence: float = 0.95) -> dict[str, Any]:
     """The paired comparison of per-question accuracies `a` and `b`, both (questions,).
 
@@ -56,18 +66,12 @@ def paired(a: np.ndarray, b: np.ndarray, confidence: float = 0.95) -> dict[str, 
         for one question, and where all differ alike or not at all, which says nothing of how other questions vary),
         `p` (`sign_flip_p`), and how many questions are `better`, `worse` and `equal` in a.
     """
-    from scipy import stats
-
     d = a - b
-    mean, n = float(d.mean()), len(d)
-    low = high = None
-    if n > 1 and np.ptp(d) > 0:
-        half = float(stats.t.ppf((1 + confidence) / 2, n - 1) * np.sqrt(mean_variance(d)))
-        low, high = mean - half, mean + half
+    low, high = paired_interval(d, confidence)
     return {
         "a": float(a.mean()),
         "b": float(b.mean()),
-        "difference": mean,
+        "difference": float(d.mean()),
         "low": low,
         "high": high,
         "p": sign_flip_p(d),

@@ -4,7 +4,7 @@ python tests/analysis/audit.py [--count N] [--variance pooled] [NAME ...]   cove
 python tests/analysis/audit.py --cost [--count N]                           half widths against one pooled variance
 
 The studies are drawn by `grids`, with NumPy alone, and go through the front door (`effects`, `cell_rows`,
-`best_cells`, `paired`). What a number should be is worked out from the drawn probabilities, by definition, not by the
+`best_cells`, `paired_interval`). What a number should be is worked out from the drawn probabilities, by definition, not by the
 code under test.
 """
 
@@ -17,7 +17,7 @@ from grids import Cell, Drawn, Regime, base_truth, draw, truth, weights_of
 
 from r3bench.analysis.cells import best_cells, cell_rows
 from r3bench.analysis.effects import effects
-from r3bench.evaluation.compare import paired
+from r3bench.evaluation.compare import paired_interval
 
 LEAVE_ONE_OUT = tuple(i for i in range(16) if i not in (7, 11, 13, 14, 15))
 ADD_ONE = tuple(i for i in range(16) if i not in (0, 1, 2, 4, 8, 15))
@@ -54,6 +54,14 @@ UNEQUAL = {
     "2^3 x 3, a factor triples the noise": Regime(factors=3, noisy=3.0, **MATH),
     "2^2 x 3, one cell 4 x as noisy": Regime(factors=2, scale=(1.0, 1.0, 1.0, 4.0), **MATH),
     "2^4 x 3, all on 5 x as noisy": Regime(scale=(1.0,) * 15 + (5.0,), **MATH),
+    "6 variants x 3, reference 10 seeds": Regime(**VARIANTS, seeds=(10,) + (3,) * 5, **MATH),
+    "the same, one variant 4 x as noisy": Regime(**VARIANTS, seeds=(10,) + (3,) * 5, scale=ONE, **MATH),
+    "2^3, noisy factor 3 seeds, quiet 10": Regime(factors=3, noisy=3.0, seeds=(10,) * 4 + (3,) * 4, **MATH),
+    "3 x 3 cells x 3, two 4 x as noisy": Regime(
+        factors=2, levels=3, scale=(1.0, 4.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 4.0), **MATH
+    ),
+    "2^3 x 3, heavy tails, one cell 4 x as noisy": Regime(factors=3, heavy=True, scale=(1.0,) * 7 + (4.0,), **MATH),
+    "2^3 x 2, one cell 4 x as noisy": Regime(factors=3, seeds=2, scale=(1.0,) * 7 + (4.0,), **MATH),
     "2^4 x 2, one cell 4 x as noisy": Regime(seeds=2, scale=(1.0,) * 15 + (4.0,), **MATH),
 }
 OTHERS = {
@@ -188,8 +196,8 @@ def _one(
         if best.benchmark == head:
             tally.note("best", best.low, best.high, means[label[best.label]] - means[off])
     accuracy = next(iter(results.benchmarks.values())).accuracy
-    found = paired(accuracy[-1], accuracy[1])
-    tally.note("compare", found["low"], found["high"], float(drawn.models[-1] - drawn.models[0]))
+    low, high = paired_interval(accuracy[-1] - accuracy[1])
+    tally.note("compare", low, high, float(drawn.models[-1] - drawn.models[0]))
 
 
 def _models(weights: Mapping[Cell, float], regime: Regime, drawn: Drawn) -> float:
@@ -211,14 +219,9 @@ def shown(found: Mapping[str, float], key: str) -> str:
     return " / ".join(f"{100 * v:.1f}" for v in [*noisy[:1], *([found[key]] if key in found else [])]) or "-"
 
 
-def enough(regime: Regime, count: int) -> int:
-    """Studies to draw: half of `count` with many cells, where a study has several effects of each kind."""
-    return count if len(regime.cells) < 10 else max(1, count // 2)
-
-
 def _row(task: tuple[str, int, dict[str, object]]) -> str:
     name, count, declared = task
-    found = audit(REGIMES[name], enough(REGIMES[name], count), **declared)
+    found = audit(REGIMES[name], count, **declared)
     return "| " + " | ".join((name, *(shown(found, k) for k in (*SHOWN, *RATES)))) + " |"
 
 
@@ -235,7 +238,7 @@ def main() -> None:
     """Print the tables of docs/statistics.md."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", help="parts of the names of regimes; all if left out")
-    parser.add_argument("--count", type=int, default=400, help="studies of each regime; half of it from 10 cells on")
+    parser.add_argument("--count", type=int, default=1000, help="studies of each regime")
     parser.add_argument("--variance", default="per_cell", help="per_cell, or pooled: one variance for all cells")
     parser.add_argument("--cost", action="store_true", help="half widths with equal noise instead")
     parser.add_argument("--processes", type=int, default=1)
