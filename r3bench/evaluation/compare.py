@@ -49,7 +49,7 @@ def mean_variance(differences: np.ndarray) -> float:
 
 
 def paired_interval(d: np.ndarray, confidence: float = 0.95) -> tuple[float | None, float | None]:
-    """Limits of the mean of paired differences (questions,); None where they say nothing of how other questions vary."""
+    """Limits of the mean of paired differences (questions,); None where they tell nothing of other questions."""
     from scipy import stats
 
     if len(d) < 2 or np.ptp(d) == 0:

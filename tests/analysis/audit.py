@@ -4,8 +4,8 @@ python tests/analysis/audit.py [--count N] [--variance pooled] [NAME ...]   cove
 python tests/analysis/audit.py --cost [--count N]                           half widths against one pooled variance
 
 The studies are drawn by `grids`, with NumPy alone, and go through the front door (`effects`, `cell_rows`,
-`best_cells`, `paired_interval`). What a number should be is worked out from the drawn probabilities, by definition, not by the
-code under test.
+`best_cells`, `paired_interval`). What a number should be is worked out from the drawn probabilities, by definition,
+not by the code under test.
 """
 
 import argparse
