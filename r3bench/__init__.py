@@ -1,7 +1,8 @@
 """r3bench: ablation grids for changes to GRPO on maths.
 
 `Grid` runs a grid, `load` reads a study or anyone's results as DataFrames, `analyze` returns the numbers of its tables,
-`R3Config` and `R3Trainer` train as TRL's do. Every name is loaded on first use: importing TRL takes seconds.
+`R3Config` and `R3Trainer` train as TRL's do, `Component` is what an own component extends. Every name is loaded on
+first use: importing TRL takes seconds.
 """
 
 from importlib import import_module
@@ -13,18 +14,20 @@ if TYPE_CHECKING:
     from r3bench.api.study import Study, load
     from r3bench.errors import ConfigError, DataError, Interrupted, R3BenchError, StateError
     from r3bench.training.args import R3Config
+    from r3bench.training.component import Component
     from r3bench.training.trainer import R3Trainer
 
 __version__ = "0.1.0"
 __all__ = [
-    "ConfigError", "DataError", "Grid", "Interrupted", "R3BenchError", "R3Config", "R3Trainer", "StateError", "Study",
-    "__version__", "analyze", "load",
+    "Component", "ConfigError", "DataError", "Grid", "Interrupted", "R3BenchError", "R3Config", "R3Trainer",
+    "StateError", "Study", "__version__", "analyze", "load",
 ]  # fmt: skip
 _WHERE = {
     "Grid": "r3bench.api.grid",
     "Study": "r3bench.api.study",
     "load": "r3bench.api.study",
     "analyze": "r3bench.analysis.external",
+    "Component": "r3bench.training.component",
     "R3Config": "r3bench.training.args",
     "R3Trainer": "r3bench.training.trainer",
     **dict.fromkeys(("ConfigError", "DataError", "Interrupted", "R3BenchError", "StateError"), "r3bench.errors"),

@@ -194,15 +194,22 @@ class Mixture:
     kl: bool = True  # whether the KL term (beta > 0) covers the historic rows, too
 
 
+INFERRED = {
+    "shapes_reward": "score",
+    "resamples": "keep",
+    "probes_hidden": "probe",
+}  # flag -> the moment it follows from
+
+
 def check_declared(component: "Component") -> None:
     """Raise `ConfigError` when a component would never be asked for what it offers, or lacks what a moment needs."""
     name = component.name
-    if type(component).score is not Component.score and not component.shapes_reward:
-        raise ConfigError(
-            f"component '{name}': it has score() but not shapes_reward = True, so it would never be asked"
-        )
+    kind = type(component)
+    for flag, moment in INFERRED.items():
+        if vars(kind).get(flag) is False and moment in vars(kind):
+            raise ConfigError(f"component '{name}': it has {moment}() and {flag} = False, so it would never be asked")
     if component.resamples and not hasattr(component.config, "max_rounds"):
-        raise ConfigError(f"component '{name}': resamples = True needs a field max_rounds in its Config")
+        raise ConfigError(f"component '{name}': it has keep(), which needs a field max_rounds in its Config")
 
 
 # Counters that what components share adds to.
@@ -222,18 +229,25 @@ class Component:
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}  # named levels a grid can refer to, such as a control
     counters: ClassVar[Mapping[str, str]] = {}  # what each counter counts, in words: a report shows them
     later: ClassVar[tuple[str, ...]] = ()  # settings newer than some runs: their default is no part of an identity
-    # The flags below may be set on the instance in __init__ when they depend on the settings, except `shapes_reward`.
+    # These follow from the moments that a class overrides; an instance may turn the last two off in __init__.
+    shapes_reward: ClassVar[bool] = False  # gets a reward column of its own: there is `score`
+    resamples: bool = False  # `keep` is asked
+    probes_hidden: bool = False  # `probe` is asked and `observe` gets hidden states
+    # The flags below may be set on the instance in __init__ when they depend on the settings.
     uses_history: bool = False  # trajectories are stored and summaries fetched
-    shapes_reward: ClassVar[bool] = False  # gets a reward column of its own
     reads_answers: bool = (
         False  # from `score` on groups have every answer's text (`texts`) and tokens (`completion_ids`)
     )
     observes_tokens: bool = False  # `observe` gets completion_ids, logprobs and entropies
-    probes_hidden: bool = False  # `probe` is asked and `observe` gets hidden states
     entropy_temperature: float | None = None  # of the entropies `score` gets; None: the sampling temperature
-    resamples: bool = False  # `keep` is asked
     rewrites_prompts: bool = False  # `plan` gives prompts of its own
     gives_prefixes: bool = False  # `plan` gives first tokens of answers
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        for flag, moment in INFERRED.items():
+            if moment in vars(cls) and flag not in vars(cls):
+                setattr(cls, flag, True)
 
     def __init__(self, config: Any, facts: Facts) -> None:
         self.config = config

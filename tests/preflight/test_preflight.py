@@ -167,7 +167,7 @@ CASES: dict[str, tuple[Change, str]] = {
     "same name twice": (keys(reward__functions=["../../rewards.py:near", "../../rewards.py:near"], reward__weights=[1, 1]), r"got 'near' twice"),
     "weights": (keys(reward__weights=[1]), r"weights: got 1 numbers for 3 functions"),
     "who decides": (keys(reward__correctness="neer"), r"correctness: got 'neer', expected one of the functions"),
-    "component never asked": (replaced("components/nudge.py", "    shapes_reward = True\n", ""), r"nudge\.py: component 'nudge': it has score\(\) but not"),
+    "component never asked": (replaced("components/nudge.py", "shapes_reward = True", "shapes_reward = False"), r"nudge\.py: component 'nudge': it has score\(\) and shapes_reward = False"),
     "component that can't be made": (
         replaced("components/nudge.py", "    def score", "    def __init__(self, config, facts):\n        raise OSError('no')\n\n    def score"),
         r"nudge\.py: component 'nudge' can't be made: OSError: no",

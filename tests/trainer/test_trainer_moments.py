@@ -35,7 +35,6 @@ BODIES = {
 class Bonus(Component):
     name = "bonus"
     Config = Settings
-    shapes_reward = True
     def score(self, groups, entropies):
         return {row: self.config.value for group in groups for row in list(group.rows)[:2]}
     def mix(self, step):
@@ -65,7 +64,6 @@ class HeadStart(Component):
 class Picky(Component):
     name = "picky"
     Config = Settings
-    resamples = True
     observes_tokens = True
     seen = []
     def keep(self, groups):
@@ -78,7 +76,6 @@ class Peek(Component):
     name = "peek"
     Config = Settings
     observes_tokens = True
-    probes_hidden = True
     seen = []
     def probe(self, groups):
         return {groups[1].rows[2]: [0, 3], groups[0].rows[0]: [1]}
@@ -392,13 +389,16 @@ def test_correctness_mistakes_are_named(tiny_model, tmp_path):
 
 
 FAULTY = {
-    "silent": ("def score(self, groups, entropies):\n        return {}", "not shapes_reward = True"),
-    "endless": ("resamples = True", "max_rounds in its Config"),
+    "silent": (
+        "shapes_reward = False\n    def score(self, groups, entropies):\n        return {}",
+        "score.. and shapes_reward = False",
+    ),
+    "endless": ("def keep(self, groups):\n        return [False] * len(groups)", "max_rounds in its Config"),
     "infinite": (
-        "shapes_reward = True\n    def score(self, groups, entropies):\n        return {0: float('inf')}",
+        "def score(self, groups, entropies):\n        return {0: float('inf')}",
         "inf",
     ),
-    "stray": ("shapes_reward = True\n    def score(self, groups, entropies):\n        return {-1: 1.0}", "row -1"),
+    "stray": ("def score(self, groups, entropies):\n        return {-1: 1.0}", "row -1"),
     "greedy": (
         "def plan(self, step):\n        return [PlannedGroup('q1', 'continuation', 0, None, (5,) * 8)]",
         "8 tokens",
