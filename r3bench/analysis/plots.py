@@ -127,12 +127,8 @@ def forest(found: Sequence[Effect], margin: float, confidence: float = 0.95) -> 
         axes.axvspan(-100 * margin, 100 * margin, color="#7f7f7f", alpha=0.18, linewidth=0)
         axes.axvline(0, color=matplotlib.rcParams["axes.edgecolor"], linewidth=0.8)
         for y, effect in enumerate(rows):
-            colour = COLOURS[KINDS.index(effect.kind)]
-            for part, width in ((effect.like_these, 1.2), (effect.these, 4.0)):
-                if part.low is not None and part.high is not None:
-                    axes.plot([100 * part.low, 100 * part.high], [y, y], color=colour, linewidth=width,
-                              solid_capstyle="butt", alpha=1 if width < 2 else 0.45)  # fmt: skip
-            axes.plot(100 * effect.estimate, y, MARKERS[KINDS.index(effect.kind)], color=colour, markersize=5)
+            at = KINDS.index(effect.kind)
+            _effect_line(axes, y, effect, COLOURS[at], MARKERS[at])
         axes.set_yticks(range(len(rows)), names)
         axes.invert_yaxis()
         axes.set_xlabel("effect on accuracy, points")
@@ -151,8 +147,18 @@ def forest(found: Sequence[Effect], margin: float, confidence: float = 0.95) -> 
     )
 
 
+def _effect_line(axes: Axes, y: float, effect: Effect, colour: str, marker: str) -> None:
+    """An estimate with both intervals: thin on questions like these, thick on exactly these."""
+    for part, width in ((effect.like_these, 1.2), (effect.these, 4.0)):
+        if part.low is not None and part.high is not None:
+            axes.plot([100 * part.low, 100 * part.high], [y, y], color=colour, linewidth=width,
+                      solid_capstyle="butt", alpha=1 if width < 2 else 0.45)  # fmt: skip
+    axes.plot(100 * effect.estimate, y, marker, color=colour, markersize=5)
+
+
 def heat_map(found: Sequence[Effect], alpha: float = 0.05) -> Picture | None:
-    """Two-way interactions as a coloured, labelled matrix; starred where the adjusted p is below `alpha`."""
+    """Two-way interactions as a coloured, labelled matrix, starred where the adjusted p is below `alpha`; a single one
+    with its intervals."""
     pairs = [e for e in found if e.kind == "interaction"]
     names = list(dict.fromkeys(t for e in pairs for t in e.parts))
     if not pairs:
@@ -162,6 +168,12 @@ def heat_map(found: Sequence[Effect], alpha: float = 0.05) -> Picture | None:
         i, j = (names.index(t) for t in effect.parts)
         matrix[max(i, j), min(i, j)] = 100 * effect.estimate
     starred = {frozenset(e.parts) for e in pairs if e.p_adjusted is not None and e.p_adjusted < alpha}
+
+    def paint_one(axes: Axes) -> None:
+        axes.axvline(0, color=matplotlib.rcParams["axes.edgecolor"], linewidth=0.8)
+        _effect_line(axes, 0, pairs[0], COLOURS[0], MARKERS[0])
+        axes.set_yticks([0], [plain(pairs[0].term, 40)])
+        axes.set_xlabel("interaction, points")
 
     def paint(axes: Axes) -> None:
         limit = max(float(np.nanmax(np.abs(matrix))), 0.1)
@@ -181,9 +193,10 @@ def heat_map(found: Sequence[Effect], alpha: float = 0.05) -> Picture | None:
     words = "; ".join(f"{e.term} {100 * e.estimate:+.1f}" for e in pairs)
     caption = "Two-way interactions: by how much one factor's effect changes when the other is at the named level."
     caption += f" * adjusted p < {alpha:.2g}." if starred else f" No adjusted p is below {alpha:.2g}."
-    return Picture(
-        "interactions", caption, f"Heat map of two-way interactions in points: {words}.", paint, (side, 0.75 * side)
-    )
+    alt = f"Two-way interactions in points: {words}."
+    if len(pairs) == 1:  # a matrix of one field shows nothing
+        return Picture("interactions", caption, alt, paint_one, (6.4, 1.2))
+    return Picture("interactions", caption, alt, paint, (side, 0.75 * side))
 
 
 def learning_curves(

@@ -32,3 +32,15 @@ def test_every_command_with_every_option_and_default_is_filled_in() -> None:
                 shown = "" if nothing else "on" if value is True else f"`{value}`"
                 assert row[1].strip() == ("required" if parameter.required else shown), (name, parameter.name)
     assert "&lt;" not in sections["quickstart"]
+
+
+def test_pictures_are_shown_described_and_small() -> None:
+    pictures = {path.name: path for path in (DOCS / "pictures").iterdir()}
+    shown = {}
+    for page in [DOCS.parent / "README.md", *DOCS.glob("*.md")]:
+        for words, name in re.findall(r"!\[([^]]*)\]\((?:docs/)?pictures/([^)]+)\)", page.read_text()):
+            assert len(words) > 30, f"{page.name}: {name} is not described"
+            shown[name] = page
+    assert set(shown) == set(pictures)
+    assert sum(path.stat().st_size for path in pictures.values()) < 600_000
+    assert all(path.read_bytes().startswith(b"\x89PNG") for path in pictures.values())
