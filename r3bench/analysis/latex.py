@@ -6,9 +6,10 @@ out here because pandas' Styler, which sets such tables, knows neither threepart
 import than all tables take to make.
 """
 
+import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from r3bench.analysis.frame import Column, Entry, Table
@@ -16,14 +17,16 @@ from r3bench.analysis.render import LONGEST_NOTE, latex_text, plain
 
 Width = Literal["page", "column"]
 POINTS_WIDE = {"page": 397.0, "column": 234.0}  # 5.5 in, 3.25 in
-HEIGHT = 430.0  # of one float, without its notes; article on letter paper has 550
+HEIGHT, PAGE = 430.0, 535.0  # of one float, without and with its notes; article on letter paper has 550
 SIZE = 8.0  # of the font; set in points, so that it is the same in a 10 pt and a 12 pt document
-GAP, PAIR, LINE = 6.0, 2.0, 9.8
+GAP, PAIR, LINE, NOTE = 6.0, 2.0, 9.8, 8.6
 LONG, CHUNK = 66.0, 8  # a word wider than this many points may be broken, after so many characters
 MOST_FLOATS = 8  # LaTeX holds 18 that have no place yet, others of the document among them
 TILDE = r"\textasciitilde{}"
 PACKAGES = "booktabs, siunitx and threeparttable"
 NUMBER = re.compile(r"[+-]?[\d,]*\d(\.\d+)?")
+BELOW = re.compile(r"< [\d.]+")  # of a p
+PERCENT = " %"
 WITH_LIMITS = re.compile(r"([+-]?\d+(?:\.\d+)?) \(([+-]?\d+(?:\.\d+)?) to ([+-]?\d+(?:\.\d+)?)\)( ~)?")
 
 
@@ -51,28 +54,50 @@ def to_latex(table: Table, width: Width = "page", label: str | None = None) -> s
     """
     columns = [_column(table, i) for i in range(len(table.columns))]
     room = POINTS_WIDE[width]
-    panels = _panels(columns, room)
+    whole = max([i + 1 for i, c in enumerate(table.columns) if c.benchmark] or [1])
+    panels = _panels(columns, room, whole)
     lines = [f"% needs the packages {PACKAGES}"]
     name = label or f"tab:{re.sub(r'[^a-z0-9]+', '-', table.key.lower()).strip('-') or 'table'}"
-    floats = _floats(panels, len(table.rows), room)
+    floats, used = _floats(panels, len(table.rows), room)
+    notes = _notes(table.notes, room, PAGE - used)
+    floats += [[] for _ in notes[1:]]  # more notes than the last one has room for
     environment = "table*" if width == "page" else "table"
     for number, parts in enumerate(floats):
         title = _breakable(table.title) + (" (continued)" if number else "")
         lines += [rf"\begin{{{environment}}}[tp]", r"\centering\fontsize{8}{9.6}\selectfont\setlength{\tabcolsep}{0pt}"]
         if number:
             lines.append(r"\addtocounter{table}{-1}")
+        heading = [rf"\caption{{{title}}}", rf"\label{{{name}{f'-{number + 1}' if number else ''}}}"]
+        below = notes[number + len(notes) - len(floats)] if number >= len(floats) - len(notes) else []
         for n, (panel, rows) in enumerate(parts):
-            lines.append(r"\begin{threeparttable}")
-            if n == 0:
-                lines += [rf"\caption{{{title}}}", rf"\label{{{name}{f'-{number + 1}' if number else ''}}}"]
-            lines += _tabular(panel, rows, room)
-            if number == len(floats) - 1 and n == len(parts) - 1 and table.notes:
-                lines += [r"\begin{tablenotes}[flushleft]\fontsize{7}{8.4}\selectfont",
-                          *(rf"\item {_breakable(note, LONGEST_NOTE)}" for note in table.notes),
-                          r"\end{tablenotes}"]  # fmt: skip
+            lines += [r"\begin{threeparttable}", *(heading if n == 0 else []), *_tabular(panel, rows, room)]
+            lines += _tablenotes(below) if n == len(parts) - 1 else []
             lines.append(r"\end{threeparttable}" + (r"\par\medskip" if n < len(parts) - 1 else ""))
+        if not parts:
+            empty = [r"\begin{tabular*}{\linewidth}{@{}l@{\extracolsep{\fill}}l@{}}", r"\toprule\end{tabular*}"]
+            lines += [r"\begin{threeparttable}", *heading, *empty, *_tablenotes(below), r"\end{threeparttable}"]
         lines.append(rf"\end{{{environment}}}")
     return "\n".join(lines) + "\n"
+
+
+def _tablenotes(texts: Sequence[str]) -> list[str]:
+    if not texts:
+        return []
+    return [r"\begin{tablenotes}[flushleft]\fontsize{7}{8.4}\selectfont\setlength{\labelsep}{0pt}",
+            *(rf"\item {_breakable(text, LONGEST_NOTE)}" for text in texts), r"\end{tablenotes}"]  # fmt: skip
+
+
+def _notes(texts: Sequence[str], room: float, left: float) -> list[list[str]]:
+    """Notes below the last float, which has so many points of height left, and in floats of their own behind it."""
+    found: list[list[str]] = [[]]
+    for text in texts:
+        height = NOTE * math.ceil(0.9 * text_width(plain(text, LONGEST_NOTE)) / room)
+        if height > left and (found[-1] or len(found) == 1):
+            found.append([])
+            left = PAGE - 4 * LINE
+        found[-1].append(text)
+        left -= height
+    return found
 
 
 def joined(texts: Sequence[str]) -> str:
@@ -146,7 +171,10 @@ def _column(table: Table, index: int) -> _Set:
             WITH_LIMITS.fullmatch(e.text) for e in filled
         ):
             return _limits(column, entries)
-        if all(NUMBER.fullmatch(e.text) for e in filled):
+        if all(e.text.endswith(PERCENT) and NUMBER.fullmatch(e.text.removesuffix(PERCENT)) for e in filled):
+            bare = [replace(e, text=e.text.removesuffix(PERCENT)) for e in entries]
+            return _numbers(replace(column, name=f"{column.name}, %"), bare)
+        if all(NUMBER.fullmatch(e.text) or BELOW.fullmatch(e.text) for e in filled):
             return _numbers(column, entries)
     return _words(column, entries, index == 0)
 
@@ -178,6 +206,8 @@ def _s_column(form: str) -> str:
 
 
 def _number(entry: Entry, text: str) -> str:
+    if BELOW.fullmatch(text):
+        return f"{{$<${text[2:]}}}"
     if not NUMBER.fullmatch(text):
         return "{--}" if text in ("-", "") else f"{{{latex_text(text)}}}"
     return (r"\bfseries " if entry.strong else "") + text.replace(",", "")
@@ -185,6 +215,7 @@ def _number(entry: Entry, text: str) -> str:
 
 def _numbers(column: Column, entries: Sequence[Entry]) -> _Set:
     form, width = _format([e.text for e in entries])
+    width = max([width, *(text_width(e.text) for e in entries if BELOW.fullmatch(e.text))])
     heading = _heading(column.name, width)
     over = max(width, *(text_width(line) for line in heading))
     texts = tuple(_number(e, e.text) for e in entries)
@@ -234,8 +265,9 @@ def _pair(column: Column, entries: Sequence[Entry]) -> _Set:
         if entry.spread.letters:
             text += rf"\textsuperscript{{{entry.spread.letters}}}"
         beside.append(text)
-        wide = max(wide, text_width(line.strip()) + 0.85 * text_width(max(raised, lowered, key=len).replace("-", "+"))
-                   + 0.8 * text_width(entry.spread.letters))  # fmt: skip
+        scripts = max(raised, lowered, key=len).replace("-", "+")
+        aside = 0.85 * text_width(scripts) + 0.8 * text_width(entry.spread.letters)
+        wide = max(wide, text_width(line.strip().replace("± ", "±")) + aside)
         inner = within.replace(" to ", ", ")
         below.append(
             rf"\multicolumn{{2}}{{c}}{{\fontsize{{7}}{{8}}\selectfont {_minus(inner).replace('~', TILDE)}}}"
@@ -246,8 +278,25 @@ def _pair(column: Column, entries: Sequence[Entry]) -> _Set:
     return _two(column, entries, [e.text for e in entries], beside, wide, below, low)
 
 
-def _panels(columns: Sequence[_Set], room: float) -> list[list[_Set]]:
-    """Columns side by side while they fit; every panel begins with the first one."""
+def _panels(columns: Sequence[_Set], room: float, whole: int) -> list[list[_Set]]:
+    """Columns side by side while they fit; every panel begins with the first one.
+
+    The first `whole` columns are in as few panels as can be; those of panels behind are spread evenly, so that none is
+    left with a column alone.
+    """
+    panels = _filled(columns, room)
+    kept, seen = 0, 1
+    while seen < whole:
+        seen += len(panels[kept]) - 1
+        kept += 1
+    rest = [columns[0], *columns[seen:]]
+    found, narrower = panels[kept:], room
+    while len(found) > 1 and narrower > 0 and len(again := _filled(rest, narrower)) == len(found):
+        found, narrower = again, narrower - LINE
+    return panels[:kept] + found
+
+
+def _filled(columns: Sequence[_Set], room: float) -> list[list[_Set]]:
     first, panels = columns[0], [[columns[0]]]
     used = first.least
     for column in columns[1:]:
@@ -280,12 +329,12 @@ def _text(entry: Entry, width: float, below: bool | None) -> str:
     if below is not None:
         lines = _lines(text, 0.92 * width)
         text = "".join(lines[1:]) if below else lines[0]
-    shown = _breakable(text)
+    shown = "--" if text == "-" else _breakable(text)
     return rf"\textbf{{{shown}}}" if entry.strong and shown else shown
 
 
-def _floats(panels: list[list[_Set]], rows: int, room: float) -> list[list[tuple[list[_Set], range]]]:
-    """Panels, cut where they are too tall, gathered into floats."""
+def _floats(panels: list[list[_Set]], rows: int, room: float) -> tuple[list[list[tuple[list[_Set], range]]], float]:
+    """Panels, cut where they are too tall, gathered into floats; and the height of the last one."""
     floats: list[list[tuple[list[_Set], range]]] = [[]]
     used = 0.0
     for panel in panels:
@@ -303,7 +352,7 @@ def _floats(panels: list[list[_Set]], rows: int, room: float) -> list[list[tuple
                 start, used = row, head
             used += height
         floats[-1].append((panel, range(start, rows)))
-    return floats
+    return floats, used
 
 
 def _tabular(panel: Sequence[_Set], rows: range, room: float) -> list[str]:

@@ -29,15 +29,15 @@ def main_table(results: Results, rows: Sequence[CellRow] | None = None, choices:
     reference = results.label([levels[0] for levels in results.factors.values()])
     order.sort(key=lambda one: (not one[1], one[0] != reference))
     shown = [*(name for name in results.benchmarks), *([MACRO] if MACRO in sets else [])]
-    heads = [Column("cell", "left"), Column("runs")]
+    heads = [Column("cell", "left")]
     heads += [Column("average" if n == MACRO else _head(n), benchmark=n != MACRO) for n in shown]
-    heads += [Column(f"gain over {results.reference}"), Column("answers"), Column("tokens/answer"),
+    heads += [Column(f"gain over {results.reference}"), Column("runs"), Column("answers"), Column("tokens/answer"),
               Column("generated tokens"), Column("train s")]  # fmt: skip
     marked = {name: _marks(results, name, sets[name], chosen) for name in shown if name in sets}
     body = []
     for label, base in order:
         first = by[headline, label, base]
-        line = [Entry(label), Entry("-" if base else str(len(first.runs)), None if base else len(first.runs))]
+        line = [Entry(label)]
         for name in shown:
             row = by.get((name, label, base))
             strong, letters = marked.get(name, ({}, {}))
@@ -47,13 +47,14 @@ def main_table(results: Results, rows: Sequence[CellRow] | None = None, choices:
         answers = _graded(results, first, sets[headline])
         line += [
             _entry(first.gain_off, chosen, None, signed=True),
+            Entry("-" if base else str(len(first.runs)), None if base else len(first.runs)),
             Entry(count(answers), answers),
             Entry(decimal(first.tokens), first.tokens),
             Entry(count(first.generated_tokens), first.generated_tokens),
             Entry(count(first.train_seconds), first.train_seconds),
         ]
         body.append(line)
-    keep = [i for i in range(len(heads)) if i < 2 or any(line[i].text != "-" for line in body)]
+    keep = [i for i in range(len(heads)) if heads[i].name == "runs" or any(line[i].text != "-" for line in body)]
     return Table(
         title=f"{results.name}: accuracy by benchmark",
         columns=[heads[i] for i in keep],

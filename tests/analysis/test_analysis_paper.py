@@ -101,7 +101,7 @@ def test_wide_table_holds_what_the_cells_hold(study):
     table = shown(text)
     assert [row["cell"] for row in table] == ["untrained model", "all off", "ranking", "replay", "replay + ranking"]
     assert list(table[0]) == [
-        "cell", "runs", "amc", "embedded", "average", "gain over all off", "answers", "tokens/answer",
+        "cell", "amc", "embedded", "average", "gain over all off", "runs", "answers", "tokens/answer",
         "generated tokens", "train s",
     ]  # fmt: skip
     back = list(csv.DictReader(io.StringIO(render_tables(results, "csv", "wide"))))
@@ -284,7 +284,7 @@ def test_a_column_of_a_file_is_told_from_a_heading(study, tmp_path):
         code, out, err = run("analyze", tmp_path / f"t.{kind}", *options)
         assert code == 2 and "untrained model=base: no such heading" in err, (kind, err)
         code, out, err = run("analyze", tmp_path / f"t.{kind}", *options[:4], *options[6:], "--rename", "runs=n")
-        assert code == 0 and [*shown(out)[0]][:2] == ["cell", "n"], (kind, err)
+        assert code == 0 and {"cell", "n"} < {*shown(out)[0]}, (kind, err)
         assert "replay + Ranking" in [r["cell"] for r in shown(out)]
     for (seed, level), rows in frame.query("ranking == 'off'").groupby(["seed", "replay"]):
         place = tmp_path / "out" / f"{level}-{seed}"
@@ -350,6 +350,9 @@ def test_latex_fits_the_page(large, tmp_path):
     recorded = [load_any(RESULTS / n / "questions.parquet") for n in ("quickstart", "embedded_components")]
     studies = [*recorded, large, odd_studies()["hostile"]]
     tables = {f"w{i}": render_tables(results, "latex", "wide") for i, results in enumerate(studies)}
+    first = tables["w2"].partition(r"\end{tabular*}")[0]
+    assert all(name in first for name in (*FIVE, "average"))  # side by side, not in two panels
+    tables["e1"] = render_tables(recorded[1], "latex", "effects", Choices(width="column"))  # with notes for a page
     for name in ("default height", "two columns"):
         found = compiled(tmp_path / name.replace(" ", "-"), tables, DOCUMENTS[name])
         assert not [c for c in found if "multiply" not in c]
