@@ -82,6 +82,11 @@ def _printable(line: str) -> str:
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in line)
 
 
+def runs_of_cell(study: Path, cell: str) -> set[str]:
+    """Ids of the runs of a cell, named as for `trace`; raises what that does."""
+    return _matching(load_study(study), cell)
+
+
 def _matching(results: Results, cell: str) -> set[str]:
     named: dict[str, set[str]] = {}
     for run, index in zip(results.runs, results.cell_of, strict=True):

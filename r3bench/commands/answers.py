@@ -38,7 +38,7 @@ def answers(
     Loads the task for the question's text, so it takes seconds.
     """
     from r3bench.errors import ConfigError
-    from r3bench.evaluation.look import Wanted, look, runs_of
+    from r3bench.evaluation.look import Wanted, look
     from r3bench.grading.file import cut
 
     if wrong and right:
@@ -48,7 +48,7 @@ def answers(
     study = next((path for path in (Path(target), runs / target) if (path / "study.json").is_file()), None)
     if study is None and cell is not None:
         raise ConfigError(f"'{cell}': a cell is of a study; '{target}' is none")
-    chosen = runs_of(study, cell) if study is not None else [answers_folder(target, runs)]
+    chosen = _of_study(study, cell) if study is not None else [answers_folder(target, runs)]
     verdict = True if right else False if wrong else None
     found, total = look(chosen, Wanted(task, question, verdict, truncated or None, sample, seed))
     if as_json:
@@ -69,3 +69,20 @@ def answers(
                 typer.echo(f"  {key + ':' if number == 0 else '':<10} {printable(line)}".rstrip())
         typer.echo()
     typer.echo(f"{len(found)} of {total} answers")
+
+
+def _of_study(study: Path, cell: str | None) -> list[Path]:
+    """The runs of a study, or of a cell as `status` names it, or as the tables do."""
+    from r3bench.errors import ConfigError, R3BenchError
+    from r3bench.evaluation.look import runs_of
+
+    try:
+        return runs_of(study, cell)
+    except ConfigError:
+        from r3bench.analysis.provenance import runs_of_cell
+
+        try:
+            return [study / run for run in sorted(runs_of_cell(study, cell or ""))]
+        except R3BenchError:
+            pass
+        raise

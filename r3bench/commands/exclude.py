@@ -68,10 +68,10 @@ def _place(name: str, runs: Path) -> tuple[Path, str | None]:
     for folder in (Path(name), runs / name):
         if name and (folder / "study.json").is_file():
             return folder, None
-    path = Path(name)
-    parent = path.resolve().parent
-    if len(path.parts) > 1 and (parent / "study.json").is_file():
-        return path.parent, path.name
+    for path in (Path(name), runs / name):
+        parent = path.resolve().parent
+        if len(Path(name).parts) > 1 and (parent / "study.json").is_file():
+            return path.parent, path.name
     known: dict[str, list[Path]] = {}
     for file in sorted(runs.glob("*/study.json")):
         for cell in read_study(file)["cells"]:

@@ -102,9 +102,9 @@ def validate(
     if "grids" in kinds:
         from r3bench.sweep.ablate import cell_warnings, check_cells, open_study, tuned_on
         from r3bench.sweep.cells import BASE_MODEL
-        from r3bench.sweep.grid import written
+        from r3bench.sweep.grid import load_grid, written
 
-        study = open_study(name, Path())
+        study = open_study(load_grid(name, overrides or []), Path())
         check_cells(study)
         base = [cell.recipe for cell in study.cells if cell.factors == BASE_MODEL] + tuned_on(study)
         advice += tried([cell.recipe for cell in study.cells if cell.factors != BASE_MODEL], measured_only=base)
@@ -168,10 +168,10 @@ def env(as_json: Json = False) -> None:
 
 
 def _kinds(name: str, overridden: bool) -> dict[str, Path]:
-    """'recipes' and/or 'grids' -> its file; a file with factors is a grid. Only a recipe takes overrides."""
+    """'recipes' and/or 'grids' -> its file; a file with factors is a grid. Of a name that
+    both have, overrides are the recipe's."""
     from r3bench import catalog
     from r3bench.config.yaml_file import read_yaml
-    from r3bench.errors import ConfigError
 
     if catalog.is_path(name):
         path = catalog.recipe_path(name)
@@ -181,6 +181,6 @@ def _kinds(name: str, overridden: bool) -> dict[str, Path]:
         found = {"grids": grids[name]} if name in grids else {}
         if not found or name in {e.name for e in catalog.entries("recipes")}:
             found["recipes"] = catalog.recipe_path(name)
-    if overridden and "recipes" not in found:
-        raise ConfigError(f"{found['grids']}: a grid takes no key=value; its 'set' section changes the recipe")
-    return {kind: path for kind, path in found.items() if kind == "recipes" or not overridden}
+    if overridden and "recipes" in found:
+        return {"recipes": found["recipes"]}
+    return found

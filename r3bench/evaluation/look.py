@@ -10,6 +10,7 @@ from r3bench.errors import ConfigError, R3BenchError, StateError, nearest
 from r3bench.evaluation.runs import answers, task_names, task_settings
 from r3bench.files import read_json
 from r3bench.grading.document import rule_named
+from r3bench.records import RunPaths, enter_project
 
 
 @dataclass(frozen=True)
@@ -77,6 +78,8 @@ def problems(task: str, runs: Sequence[Path]) -> dict[str, str]:
     from r3bench.evaluation.lm import digest
     from r3bench.evaluation.tasks import load_task
 
+    for run in [run for run in runs if task in _names(run)][:1]:
+        enter_project(RunPaths(run))  # which has the task, wherever one looks from
     try:
         docs = list(load_task(task).test_docs())
         asked = {str(task_settings(run, task).get("questions")) for run in runs if task in _names(run)}

@@ -84,6 +84,11 @@ def check_file(path: Path, name: str) -> None:
         )
     for key, text in _functions(values):
         _check_function(path, key, text)
+    if not any(values.get(key) for key in ("custom_dataset", "dataset_path", "class")):
+        raise ConfigError(
+            f"{path}: no custom_dataset and no dataset_path, so nothing says where its questions come from; with "
+            "'include: _maths.yaml' dataset_kwargs does (`r3bench copy embedded --kind tasks` brings that file)"
+        )
     details = values.get("dataset_kwargs") or {}
     if not isinstance(details, Mapping):
         raise ConfigError(f"{path}: dataset_kwargs: got {details!r:.80}, expected a mapping")

@@ -4,6 +4,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -12,6 +13,7 @@ from r3bench import catalog, project
 from r3bench.config.precision import loaded_dtype, precision
 from r3bench.config.sections import Recipe
 from r3bench.config.trainer_fields import trainer_value
+from r3bench.evaluation.task_file import beside
 from r3bench.sweep.memory import adapter_parameters, shape_of, state_bytes
 from r3bench.training.embedded import CAPS, SIZES
 
@@ -171,9 +173,8 @@ def training_questions(recipe: Recipe) -> int | None:
     """Rows of the training set; None where only loading it could tell."""
     name = recipe.data.name
     known: int | None = SIZES["train"] if name in CAPS else TRAINING_SETS.get(name)
-    if known is None and name.endswith(".jsonl") and project.located(name).is_file():
-        with open(project.located(name), "rb") as file:
-            known = sum(1 for line in file if line.strip())
+    if known is None:
+        known = _lines(project.located(name))
     if recipe.data.limit is not None:
         return min(recipe.data.limit, known or recipe.data.limit)
     return known
@@ -202,14 +203,24 @@ def is_validation(task: str) -> bool:
     return "validation" in (values.get("test_split"), (values.get("dataset_kwargs") or {}).get("split"))
 
 
+def _lines(file: Path) -> int | None:
+    """Questions of a JSONL file; None of another, or where it isn't there."""
+    if file.suffix != ".jsonl" or not file.is_file():
+        return None
+    with open(file, "rb") as lines:
+        return sum(1 for line in lines if line.strip())
+
+
 def questions_of(task: str, limit: int | None = None) -> int | None:
-    """Questions of an evaluation task, from its file; None when the file doesn't say."""
+    """Questions of an evaluation task, from its file or its JSONL file of questions; None where these don't say."""
     details = _task_file(task).get("dataset_kwargs") or {}
     count = details.get("items")
     if isinstance(count, Mapping):
         count = max(count.values())
     if count is None and "cap" in details:
         count = SIZES["validation" if details.get("split") == "validation" else "test"]
+    if count is None and isinstance(details.get("file"), str):
+        count = _lines(beside(details["file"], catalog.names("evals", ".yaml")[task].parent))
     if count is None:
         return limit
     return min(int(count), limit) if limit else int(count)

@@ -89,10 +89,10 @@ def _points(effect: float) -> str:
 
 
 def _cost(plan: Plan) -> str:
-    training = "unknown" if plan.training_tokens is None else f"{plan.training_tokens / 1e6:,.1f}M"
+    training = millions(plan.training_tokens)
     lines = [
         "Cost of all runs",
-        f"  tokens           {training} sampled in training, {plan.evaluation_tokens / 1e6:,.1f}M in evaluation "
+        f"  tokens           {training} sampled in training, {millions(plan.evaluation_tokens)} in evaluation "
         f"(answers at {100 * plan.mean_length:.0f} % of the cap)",
     ]
     if plan.device_hours:
@@ -109,11 +109,11 @@ def _left(plan: Plan) -> list[str]:
     """What isn't done yet, if some is, hours on the clock, and the price."""
     left, lines = plan.left, []
     if left.finished:
-        tokens = "unknown" if left.training_tokens is None else f"{left.training_tokens / 1e6:,.1f}M"
+        tokens = millions(left.training_tokens)
         lines.append(
             f"  finished         {left.finished} of {len(plan.runs)} runs; left: {left.runs} to train"
             + (f", {left.measured} to measure only" if left.measured else "")
-            + f"; {tokens} and {left.evaluation_tokens / 1e6:,.1f}M tokens"
+            + f"; {tokens} and {millions(left.evaluation_tokens)} tokens"
         )
         if left.device_hours:
             lines.append(f"  device-hours     {_hours(left.device_hours)} left")
@@ -140,8 +140,20 @@ def _at_once(plan: Plan) -> str:
     )
 
 
+def millions(tokens: float | None) -> str:
+    """`1.2M` tokens, fewer than 0.1M as they are."""
+    if tokens is None:
+        return "unknown"
+    return f"{tokens / 1e6:,.1f}M" if tokens >= 1e5 or not tokens else f"{tokens:,.0f}"
+
+
 def _hours(hours: Mapping[str, float]) -> str:
-    return ", ".join(f"{kind} {value:,.1f}" for kind, value in hours.items())
+    return ", ".join(f"{kind} {hours_text(value)}" for kind, value in hours.items())
+
+
+def hours_text(hours: float) -> str:
+    """`12.3`, with two figures below a tenth of an hour."""
+    return f"{hours:,.1f}" if hours >= 0.1 or not hours else f"{hours:.2g}"
 
 
 def _money(cost: Mapping[str, float]) -> str:

@@ -7,7 +7,7 @@ from r3bench.config.load import run_id
 from r3bench.config.sections import Recipe
 from r3bench.sweep.cost import run_cost
 from r3bench.sweep.memory import memory_text, recipe_memory
-from r3bench.sweep.plan_text import wall_hours
+from r3bench.sweep.plan_text import hours_text, millions, wall_hours
 from r3bench.sweep.strategy import Strategy, check_numbers
 from r3bench.training.names import BUILT_IN
 
@@ -38,14 +38,14 @@ def recipe_plan(
         **dataclasses.asdict(cost),
         "memory_gb": {**needed.parts, "total": needed.total} if needed else None,
     }
-    tokens = "unknown" if cost.training_tokens is None else f"{cost.training_tokens / 1e6:,.1f}M"
+    tokens = millions(cost.training_tokens)
     lines = [
         f"{recipe.name}: one run, {run_id(recipe)}",
-        f"  tokens           {tokens} sampled in training, {cost.evaluation_tokens / 1e6:,.1f}M in evaluation "
+        f"  tokens           {tokens} sampled in training, {millions(cost.evaluation_tokens)} in evaluation "
         f"(answers at {100 * mean_length:.0f} % of the cap)",
     ]
     if cost.device_hours:
-        hours = ", ".join(f"{kind} {value:,.1f}" for kind, value in cost.device_hours.items())
+        hours = ", ".join(f"{kind} {hours_text(value)}" for kind, value in cost.device_hours.items())
         lines.append(f"  device-hours     {hours}")
         if gpus > 1:
             lines.append(wall_hours(cost.device_hours, gpus))

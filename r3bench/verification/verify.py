@@ -8,7 +8,7 @@ from typing import Any
 from r3bench.analysis.finished import BASE_MODEL
 from r3bench.errors import R3BenchError, StateError
 from r3bench.exclusions import FILE, exclusions
-from r3bench.records import STUDY_SCHEMA, RunPaths, read_study
+from r3bench.records import STUDY_SCHEMA, RunPaths, enter_project, read_study
 from r3bench.sweep.ablate import open_study
 from r3bench.sweep.archive import manifest_faults, unpacked
 from r3bench.sweep.grid import parse_grid
@@ -167,6 +167,8 @@ def _check_cells(study: Path, spec: Mapping[str, Any], found: Findings) -> None:
     file = study / "study.json"
     if "grid" not in spec or not spec["grid"].get("recipe"):
         return
+    for environment in sorted(study.glob("*/environment.json"))[:1]:  # its components and data lie where its runs say
+        enter_project(RunPaths(environment.parent))
     try:
         opened = open_study(parse_grid(spec["grid"], str(file)), study.absolute().parent, study.absolute().name)
     except R3BenchError as error:

@@ -105,6 +105,10 @@ NO_SYSTEM = (
 )
 CASES: dict[str, tuple[Change, str]] = {
     "task's file": (gone("evals/own.yaml"), r"eval\.tasks: no task 'own'"),
+    "no loader": (
+        written("evals/own.yaml", "task: own\ndataset_kwargs: {file: ../data/heldout.jsonl}\n"),
+        r"own\.yaml: no custom_dataset and no dataset_path, so nothing says where .*'include: _maths\.yaml'",
+    ),
     "include": (gone("evals/_maths.yaml"), r"own\.yaml: include: '_maths\.yaml': no such file"),
     "functions of a task": (gone("evals/utils.py"), r"own\.yaml: .*utils\.load': no utils\.py beside it"),
     "function of a task": (replaced("evals/_maths.yaml", "utils.load", "utils.laod"), r"has no 'laod'; did you mean 'load'"),

@@ -45,6 +45,8 @@ def test_filters_samples_and_names(r3bench: Callable[..., Result], study: Path) 
     assert {row["question"] for row in found(run, "--question", "q0003")} == {"q0003"}
     assert {row["run"] for row in found("s", "replay")} == {run}
     assert {row["run"] for row in found("s", "replay=on")} == {run}
+    for name, start in (("all off", "base-s0"), ("untrained model", "base-model")):  # as tables name cells
+        assert len(rows := found("s", name)) == 160 and all(row["run"].startswith(start) for row in rows)
     assert {row["task"] for row in found("s", "--task", "embedded")} == {"embedded"}
 
 

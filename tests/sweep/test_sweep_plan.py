@@ -14,7 +14,7 @@ from r3bench.sweep.cells import enumerate_cells
 from r3bench.sweep.cost import _rates, parameters, questions_of, run_cost
 from r3bench.sweep.grid import load_grid, parse_grid
 from r3bench.sweep.plan import plan
-from r3bench.sweep.plan_text import plan_data, plan_text
+from r3bench.sweep.plan_text import hours_text, millions, plan_data, plan_text
 from r3bench.sweep.spending import Machines, makespan
 
 GRIDS = sorted(catalog.names("ablations", ".yaml"))
@@ -129,6 +129,22 @@ def test_sizes_from_names_and_task_files(home):
     assert parameters("HuggingFaceTB/SmolLM2-135M-Instruct") == 135e6
     assert parameters("someone/model") is None
     assert questions_of("aime24") == 30 and questions_of("embedded") == 400 and questions_of("math500", 50) == 50
+
+
+def test_questions_of_a_file_are_counted_and_small_figures_shown(home, grid_values):
+    (home / "evals").mkdir()
+    (home / "evals" / "mine.yaml").write_text("task: mine\ndataset_kwargs: {file: ../mine.jsonl}\n")
+    (home / "mine.jsonl").write_text('{"problem": "1+1", "answer": "2"}\n\n' * 7)
+    assert questions_of("mine") == 7 and questions_of("mine", 5) == 5
+    (home / "mine.jsonl").unlink()
+    assert questions_of("mine") is None
+    assert (millions(None), millions(0.0), millions(49_152.0), millions(1.26e6)) == (
+        "unknown",
+        "0.0M",
+        "49,152",
+        "1.3M",
+    )
+    assert (hours_text(0.0042), hours_text(12.34), hours_text(0.0)) == ("0.0042", "12.3", "0.0")
 
 
 def test_half_fraction_prints_its_aliases(home, grid_values):
