@@ -40,7 +40,7 @@ def test_every_printed_table_says_who_is_left_out_and_why(root: Path, format: st
     assert "2 finished, 1 excluded" in shown
     assert "excluded by hand on" in shown
     assert ESCAPED.get(format, "wrong") in shown
-    assert run.replace("_", r"\_") in shown
+    assert run in shown.replace(r"\allowbreak{}", "").replace("\\_", "_")
     include(root, run)
     assert render_tables(root, format) == before
 

@@ -116,6 +116,7 @@ def test_recipes_set_the_bounds_and_the_defaults_leave_old_run_ids_alone():
     for section, later in (
         *(("data", name) for name in ("solution", "system", "template", "columns", "options")),
         ("model", "compensation"),
+        ("model", "warmup"),
         ("model", "attention"),
         *(("reward", name) for name in ("thinking", "functions", "weights", "correctness", "threshold")),
     ):
