@@ -201,12 +201,11 @@ def batch(questions: int, tokens: int, *, batches: int = 3, generations: int = 8
         view = timed("history", lambda: store.open([group.question for group in groups]))
         step = Step(number, number + 0.5, groups, view)
         for component in components:
-            component.step = step
             timed(component.name, lambda component=component, step=step: component.plan(step))
-            rows = timed(component.name, lambda component=component: component.entropy_rows(groups))
+            rows = timed(component.name, lambda component=component, step=step: component.entropy_rows(step))
             entropies = {row: groups[row // generations].entropies[row % generations] for row in rows}
-            timed(component.name, lambda component=component, found=entropies: component.score(groups, found))
-            probed = timed(component.name, lambda component=component: component.probe(groups))
+            timed(component.name, lambda component=component, step=step, found=entropies: component.score(step, found))
+            probed = timed(component.name, lambda component=component, step=step: component.probe(step))
             for row, places in probed.items():
                 states = rng.standard_normal((len(places), hidden), np.float32)
                 groups[row // generations].hidden[row % generations] = states

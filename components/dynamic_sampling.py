@@ -15,11 +15,11 @@ Given by the paper: the criterion, on accuracy. Left open: a limit on the rounds
 tokens still count in a token-level loss average, so the update is smaller than DAPO's where the rounds do not suffice.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from r3bench.training.component import Component, Facts, Group, Step
+from r3bench.training.component import Component, Facts, Step
 
 
 @dataclass(frozen=True)
@@ -54,10 +54,10 @@ class DynamicSampling(Component):
         super().__init__(config, facts)
         self.resamples = config.max_rounds > 0
 
-    def keep(self, groups: Sequence[Group]) -> list[bool]:
-        kept = [group.provenance != "fresh" or not group.homogeneous for group in groups]
+    def keep(self, step: Step) -> list[bool]:
+        kept = [group.provenance != "fresh" or not group.homogeneous for group in step.groups]
         self.count("rounds")
-        self.count("groups_seen", sum(bool(group.judged.any()) for group in groups))
+        self.count("groups_seen", sum(bool(group.judged.any()) for group in step.groups))
         self.count("groups_dead", kept.count(False))
         return kept
 

@@ -29,7 +29,7 @@ import numpy as np
 
 from r3bench.errors import ConfigError
 from r3bench.training.component import Component, Facts, Group, Mixture, PlannedGroup, Step, Weight
-from r3bench.training.mixed_groups import mixed_advantages, not_outranked, pick_rows, still_free, trainer_scale
+from r3bench.training.mixed_groups import mixture, not_outranked, pick_rows, still_free
 
 
 def draw_questions(
@@ -138,20 +138,15 @@ class Exgrpo(Component):
         if not historic:
             return None
         place = rng.choice(np.flatnonzero(group.judged).tolist())
-        kept = group.judged & (np.arange(len(group.correct)) != place)
-        std, eps = trainer_scale(self.facts, step.groups, historic)
-        own, other = mixed_advantages(group.rewards[kept], [historic[0].task_reward], std=std, eps=eps)
-        fresh = np.zeros(len(kept))
-        fresh[kept] = own
         self.count("rows")
-        return Mixture(
-            group.index,
-            tuple(historic),
-            (place,),
-            fresh,
-            other,
-            self.config.weight,
-            (0.0, self.config.ratio_max),
+        return mixture(
+            self.facts,
+            step,
+            group,
+            historic,
+            replaced=[place],
+            weight=self.config.weight,
+            clip=(0.0, self.config.ratio_max),
             kl=False,
         )
 

@@ -41,7 +41,7 @@ import math
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 
@@ -133,31 +133,51 @@ def ramp(scores: np.ndarray, *, max_reward: float, ties: Ties, rng: random.Rando
     return rewards
 
 
-def rank_rewards(
+class Ranks(NamedTuple):
+    """N responses ranked by their entropies."""
+
+    rewards: np.ndarray  # (N,) in [0, max_reward]
+    scores: np.ndarray  # (N,) what they are ranked by, larger is better; S_i unless a control changes the order
+    dominations: np.ndarray  # (N,) S_i
+    peak: np.ndarray  # (N,) E_peak, NaN for an empty response
+    overall: np.ndarray  # (N,) E_glob, NaN for an empty response
+
+
+def rank(
     entropies: Sequence[np.ndarray],
     completions: Sequence[np.ndarray] | None = None,
+    written: Sequence[np.ndarray] | None = None,
     *,
     peak_fraction: float = 0.2,
     max_reward: float = 0.5,
     ties: Ties = "average",
+    order: Literal["domination", "reversed", "shuffled"] = "domination",
     rng: random.Random | None = None,
-) -> np.ndarray:
-    """Rewards of N responses from their token entropies.
+) -> Ranks:
+    """Rank N responses by their token entropies (section 3.2.3).
 
     Args:
         entropies: N arrays (L_i,) of token entropies, lengths may differ.
         completions: the tokens themselves, where entropies of the same context may differ by noise; see `by_context`.
+        written: N masks (L_i,) of the tokens that the policy wrote; None: all of them.
         peak_fraction: p; the max(1, floor(p L_i)) highest entropies make E_peak.
         max_reward: R_max.
         ties: see `ramp`.
-        rng: generator for `ties='random'`.
-
-    Returns:
-        (N,) rewards in [0, max_reward].
+        order: `domination` as the paper has it; `reversed` and `shuffled` are controls.
+        rng: generator for `shuffled` and for `ties='random'`; default: a fixed one.
     """
-    settled = entropies if completions is None else by_context(entropies, completions)
-    figures = np.array([peak_and_global(np.asarray(row, float), peak_fraction) for row in settled]).reshape(-1, 2)
-    return ramp(domination_scores(figures[:, 0], figures[:, 1]), max_reward=max_reward, ties=ties, rng=rng)
+    rng = rng or random.Random(0)
+    rows = entropies if completions is None else by_context(entropies, completions)
+    if written is not None:
+        rows = [row[mask] for row, mask in zip(rows, written, strict=True)]
+    figures = np.array([peak_and_global(np.asarray(row, float), peak_fraction) for row in rows]).reshape(-1, 2)
+    dominations = scores = domination_scores(figures[:, 0], figures[:, 1])
+    if order == "reversed":
+        scores = -scores
+    elif order == "shuffled":
+        scores = np.array(rng.sample(scores.tolist(), len(scores)))
+    rewards = ramp(scores, max_reward=max_reward, ties=ties, rng=rng)
+    return Ranks(rewards, scores, dominations, figures[:, 0], figures[:, 1])
 
 
 def rank_correlation(first: np.ndarray, second: np.ndarray) -> float:
@@ -255,34 +275,34 @@ class Ranking(Component):
                 "ranking them has no effect; set it to false or switch ranking off"
             )
 
-    def _rows(self, group: Group) -> list[int]:
+    def _rows(self, group: Group, step: Step) -> list[int]:
         """Places in the group that are ranked."""
         if group.provenance not in self.config.into_provenance:
             return []
         if self.config.scope != "truncated_anywhere" and not group.all_wrong:
             return []
-        if self.config.when == "no_history" and self._solved_before(group.question):
+        if self.config.when == "no_history" and self._solved_before(group.question, step):
             return []
         wanted = group.wrong & (group.truncated if self.config.scope != "failed" else True)
         return [int(place) for place in np.flatnonzero(wanted)]
 
-    def _solved_before(self, question: str) -> bool:
-        assert self.step is not None
-        stored = self.step.history.summaries(question)
+    @staticmethod
+    def _solved_before(question: str, step: Step) -> bool:
+        stored = step.history.summaries(question)
         return any(row.correct and row.provenance == "fresh" for row in stored)
 
-    def entropy_rows(self, groups: Sequence[Group]) -> list[int]:
+    def entropy_rows(self, step: Step) -> list[int]:
         if self.config.order in ("random", "length"):
             return []
-        return [group.rows[place] for group in groups for place in self._rows(group)]
+        return [group.rows[place] for group in step.groups for place in self._rows(group, step)]
 
-    def score(self, groups: Sequence[Group], entropies: Mapping[int, np.ndarray]) -> dict[int, float]:
+    def score(self, step: Step, entropies: Mapping[int, np.ndarray]) -> dict[int, float]:
         rewards: dict[int, float] = {}
-        for group in groups:
-            places = self._rows(group)
+        for group in step.groups:
+            places = self._rows(group, step)
             if not places:
                 continue
-            rewarded, ordered = self._rewards(group, places, entropies)
+            rewarded, ordered = self._rewards(group, places, entropies, step)
             rewarded = self._below_right(group, places, rewarded)
             ordered = ordered and bool(np.ptp(rewarded) > 0)
             rewards.update(zip((group.rows[place] for place in places), rewarded.tolist(), strict=True))
@@ -307,32 +327,36 @@ class Ranking(Component):
         self.count("rows_capped", int((capped < rewarded).sum()))
         return capped
 
-    def _rewards(self, group: Group, places: list[int], entropies: Mapping[int, np.ndarray]) -> tuple[np.ndarray, bool]:
-        """Rewards of the rows at `places`, and whether what is ranked told any two of them apart."""
+    def _rewards(
+        self, group: Group, places: list[int], entropies: Mapping[int, np.ndarray], step: Step
+    ) -> tuple[np.ndarray, bool]:
+        """Rewards of the rows at `places`, (n,), and whether what is ranked told any two of them apart."""
         config = self.config
-        assert self.step is not None
-        rng = self.facts.rng(self.step.step, self.name, f"{group.provenance}-{group.question}")
-        ties = config.ties
+        rng = self.facts.rng(step.step, self.name, f"{group.provenance}-{group.question}")
         if config.order == "random":
             scores = np.array(rng.sample(range(len(places)), len(places)))
+            rewards = ramp(scores, max_reward=config.max_reward, ties=config.ties, rng=rng)
         elif config.order == "length":
             scores = -np.asarray(group.lengths)[places]
+            rewards = ramp(scores, max_reward=config.max_reward, ties=config.ties, rng=rng)
         else:
-            tokens = [group.completion_ids[place] for place in places]
-            settled = by_context([entropies[group.rows[place]] for place in places], tokens)
-            own = [row[group.written(place)] for row, place in zip(settled, places, strict=True)]
-            figures = np.array([peak_and_global(row, config.peak_fraction) for row in own])
-            scores = domination_scores(figures[:, 0], figures[:, 1])
-            self.count("dominations", int(scores.sum()))
-            self.count("groups_without_domination", int(not scores.any()))
-            correlation = rank_correlation(figures[:, 0], figures[:, 1])
+            ranks = rank(
+                [entropies[group.rows[place]] for place in places],
+                [group.completion_ids[place] for place in places],
+                [group.written(place) for place in places],
+                peak_fraction=config.peak_fraction,
+                max_reward=config.max_reward,
+                ties=config.ties,
+                order=config.order,
+                rng=rng,
+            )
+            rewards, scores = ranks.rewards, ranks.scores
+            self.count("dominations", int(ranks.dominations.sum()))
+            self.count("groups_without_domination", int(not ranks.dominations.any()))
+            correlation = rank_correlation(ranks.peak, ranks.overall)
             if not math.isnan(correlation):
                 self.measure("entropy_correlation", correlation)
-            if config.order == "reversed":
-                scores = -scores
-            elif config.order == "shuffled":
-                scores = np.array(rng.sample(scores.tolist(), len(scores)))
-        return ramp(scores, max_reward=config.max_reward, ties=ties, rng=rng), bool(np.ptp(scores) > 0)
+        return rewards, bool(np.ptp(scores) > 0)
 
     def rescale(self, step: Step, mixed: frozenset[int]) -> dict[int, float]:
         if self.config.unanchored_weight == 1:

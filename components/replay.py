@@ -34,14 +34,11 @@ from r3bench.training.component import Component, Group, Mixture, Step, Weight
 from r3bench.training.mixed_groups import (
     Pick,
     admissible,
-    mixed_advantages,
+    mixture,
     not_outranked,
     pick_rows,
     still_free,
-    trainer_scale,
 )
-
-__all__ = ["Replay", "ReplayConfig", "mixed_advantages", "pick_rows"]
 
 Stored = Literal["fresh", "reflection", "continuation"]  # kinds of trajectories the history holds
 
@@ -166,40 +163,31 @@ class Replay(Component):
         if not found:
             self.count("groups_no_history")
             return None
-        size, judged = len(group.correct), np.flatnonzero(group.judged).tolist()
+        judged = np.flatnonzero(group.judged).tolist()
         room = min(config.rows, len(judged) - 1) if config.mode == "replace" else config.rows  # at least one row stays
         historic = pick_rows(not_outranked(self, group, found), room, config.pick, rng)
         if not historic:
             return None
-        replaced = sorted(rng.sample(judged, len(historic))) if config.mode == "replace" else []
-        kept = np.setdiff1d(judged, replaced)
-        std, eps = trainer_scale(self.facts, step.groups, historic, config.eps)
-        own, other = mixed_advantages(
-            group.rewards[kept],
-            [row.task_reward for row in historic],
+        mixed = mixture(
+            self.facts,
+            step,
+            group,
+            historic,
+            replaced=sorted(rng.sample(judged, len(historic))) if config.mode == "replace" else (),
+            weight=config.weight,
+            clip=(config.ratio_min, config.ratio_max),
+            eps=config.eps,
             alpha=config.alpha,
-            eps=eps,
-            normalisation=config.normalisation,
             alpha_on=config.alpha_on,
-            std=std,
+            normalisation=config.normalisation,
             population=config.deviation == "population",
         )
-        fresh = np.zeros(size)
-        fresh[kept] = own
         self.count("groups_mixed")
         self.count("rows", len(historic))
         self.count("rows_correct", sum(row.correct for row in historic))
-        self.count("groups_with_gradient", int(np.any(own) or np.any(other)))
+        self.count("groups_with_gradient", int(mixed.fresh_advantages.any() or mixed.historic_advantages.any()))
         self.count("age_steps", sum(step.step - row.step for row in historic))
-        return Mixture(
-            group=group.index,
-            historic=tuple(historic),
-            replaced=tuple(replaced),
-            fresh_advantages=fresh,
-            historic_advantages=other,
-            weight=config.weight,
-            clip=(config.ratio_min, config.ratio_max),
-        )
+        return mixed
 
     def acted(self, totals: Mapping[str, float]) -> bool:
         return totals.get("replay/groups_with_gradient", 0) > 0

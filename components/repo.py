@@ -26,7 +26,7 @@ import numpy as np
 from r3bench.errors import ConfigError
 from r3bench.training.component import Component, Group, Mixture, Step, Summary, Weight
 from r3bench.training.history import HistoryBounds
-from r3bench.training.mixed_groups import mixed_advantages, not_outranked, still_free, trainer_scale
+from r3bench.training.mixed_groups import mixture, not_outranked, still_free
 
 RepoPick = Literal["all", "random", "recent", "highest", "max_variance"]
 
@@ -126,25 +126,21 @@ class Repo(Component):
         historic = choose(not_outranked(self, group, stored), config.rows, config.pick, rng)
         if not historic:
             return None
-        std, eps = trainer_scale(self.facts, step.groups, historic)
-        rewards = [row.task_reward for row in historic]
-        fresh = np.zeros(len(group.rewards))
-        fresh[group.judged], other = mixed_advantages(
-            group.rewards[group.judged], rewards, normalisation=config.normalisation, std=std, eps=eps
-        )
-        self.count("groups_mixed")
-        self.count("rows", len(historic))
-        self.count("rows_with_gradient", int(np.count_nonzero(other)))
-        return Mixture(
-            group=group.index,
-            historic=tuple(historic),
-            replaced=(),
-            fresh_advantages=fresh,
-            historic_advantages=config.coefficient * other,
+        mixed = mixture(
+            self.facts,
+            step,
+            group,
+            historic,
             weight=config.weight,
             clip=(0.0, config.ratio_max),
             kl=False,
+            normalisation=config.normalisation,
+            coefficient=config.coefficient,
         )
+        self.count("groups_mixed")
+        self.count("rows", len(historic))
+        self.count("rows_with_gradient", int(np.count_nonzero(mixed.historic_advantages)))
+        return mixed
 
     def acted(self, totals: Mapping[str, float]) -> bool:
         return totals.get("repo/rows_with_gradient", 0) > 0

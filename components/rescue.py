@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from r3bench.training.component import Component, Group, Mixture, Step, Weight
-from r3bench.training.mixed_groups import mixed_advantages, not_outranked, still_free, trainer_scale
+from r3bench.training.mixed_groups import mixture, not_outranked, still_free
 
 
 @dataclass(frozen=True)
@@ -68,13 +68,9 @@ class Rescue(Component):
         if not stored:
             return None
         chosen, place = rng.choice(stored), rng.choice(np.flatnonzero(group.judged).tolist())
-        kept = group.judged & (np.arange(len(group.correct)) != place)
-        std, eps = trainer_scale(self.facts, step.groups, [chosen])
-        own, other = mixed_advantages(group.rewards[kept], [chosen.task_reward], std=std, eps=eps)
-        fresh = np.zeros(len(kept))
-        fresh[kept] = own
         self.count("rows")
-        return Mixture(group.index, (chosen,), (place,), fresh, other, self.config.weight, (0.0, self.config.ratio_max))
+        clip = (0.0, self.config.ratio_max)
+        return mixture(self.facts, step, group, [chosen], replaced=[place], weight=self.config.weight, clip=clip)
 
     def acted(self, totals: Mapping[str, float]) -> bool:
         return totals.get("rescue/rows", 0) > 0

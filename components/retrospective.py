@@ -223,9 +223,9 @@ class Retrospective(Component):
 
     # ------------------------------------------------------------------ collection
 
-    def probe(self, groups: Sequence[Group]) -> dict[int, Sequence[int]]:
+    def probe(self, step: Step) -> dict[int, Sequence[int]]:
         self._probed = {}  # what an interrupted batch left
-        self._probed = {group.rows[place]: cuts for group, place, cuts in self._cut_rows(groups)}
+        self._probed = {group.rows[place]: cuts for group, place, cuts in self._cut_rows(step.groups)}
         return {row: [cut - 1 for cut in cuts] for row, cuts in self._probed.items()}
 
     def _cut_rows(self, groups: Sequence[Group]) -> list[tuple[Group, int, list[int]]]:

@@ -11,7 +11,20 @@ import typer
 from typer.core import TyperGroup
 
 from r3bench import project
-from r3bench.commands import answers, exclude, find, measure, result, run, serve, share, study, verdicts, verification
+from r3bench.commands import (
+    answers,
+    check,
+    exclude,
+    find,
+    measure,
+    result,
+    run,
+    serve,
+    share,
+    study,
+    verdicts,
+    verification,
+)
 from r3bench.commands.options import printable
 from r3bench.commands.shell import Command, without_flag_types
 from r3bench.errors import R3BenchError, StateError
@@ -87,6 +100,7 @@ PANELS: dict[str, dict[str, Callable[..., None]]] = {  # shown in this order
         "list": find.list_,
         "copy": find.copy,
         "validate": find.validate,
+        "check": check.check,
         "prompts": find.prompts,
         "env": find.env,
     },

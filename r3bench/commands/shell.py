@@ -63,6 +63,11 @@ def grids_and_recipes(incomplete: str) -> list[str]:
     return _named(("grids", "recipes"), incomplete)
 
 
+def components(incomplete: str) -> list[str]:
+    """Names of components."""
+    return _named(("components",), incomplete)
+
+
 def everything(incomplete: str) -> list[str]:
     """Names of all that can be copied."""
     return _named(("recipes", "grids", "components", "tasks"), incomplete)

@@ -184,15 +184,15 @@ def ask_components(recipe: Recipe, questions: Any, facts: Facts) -> None:
 
 def _scored(instance: Component, questions: Any, facts: Facts) -> Any:
     groups = _groups(questions, facts)
-    instance.step = Step(0, 0.0, groups, _Nothing())
-    wanted = list(instance.entropy_rows(groups))
+    step = Step(0, 0.0, groups, _Nothing())
+    wanted = list(instance.entropy_rows(step))
     for group in groups:
         seen = [instance.reads_answers or row in wanted for row in group.rows]
         ids = [np.frombuffer(text.encode(), np.uint8).astype(np.int32) for text in group.texts]
         group.completion_ids = [ids[place] if shown else np.zeros(0, np.int32) for place, shown in enumerate(seen)]
         group.texts = group.texts if instance.reads_answers else []
     lengths = {row: int(n) for group in groups for row, n in zip(group.rows, group.lengths, strict=True)}
-    return instance.score(groups, {row: np.full(lengths[row], 0.5, np.float32) for row in wanted})
+    return instance.score(step, {row: np.full(lengths[row], 0.5, np.float32) for row in wanted})
 
 
 def _groups(questions: Any, facts: Facts) -> list[Group]:

@@ -20,10 +20,10 @@ from safetensors.torch import save_file as save_tensors
 from r3bench.errors import StateError
 from r3bench.files import read_json, replacing, sync_directory, write_json
 from r3bench.seals import sealed, unsealed
+from r3bench.training.state_values import join, split
 
 MANIFEST = "complete.json"
 CHUNK = 1 << 24  # bytes read at a time
-ARRAY = "__array__"  # marks a place in state.json whose value is in arrays.safetensors
 
 
 def save_state(
@@ -38,7 +38,7 @@ def save_state(
     write_json(own / f"history-{accelerator.process_index}.json", metadata)
     if accelerator.is_main_process:
         found: dict[str, np.ndarray] = {}
-        values = _split(state, "", found)
+        values = split(state, "", found)
         with replacing(own / "arrays.safetensors") as temporary:
             save_file(found or {"empty": np.zeros(1, np.float32)}, str(temporary))
         write_json(own / "state.json", {"ranks": accelerator.num_processes, "state": values})
@@ -56,33 +56,13 @@ def load_state(folder: Path) -> tuple[dict[str, Any] | None, Iterator[tuple[dict
         (load_file(str(own / f"history-{rank}.safetensors")), read_json(own / f"history-{rank}.json"))
         for rank in range(saved["ranks"])
     )
-    return _join(saved["state"], arrays), shares
+    return join(saved["state"], arrays), shares
 
 
 def saved_by(folder: Path) -> int | None:
     """The number of processes that wrote a checkpoint; None for one of stock TRL."""
     state = folder / "r3bench" / "state.json"
     return int(read_json(state)["ranks"]) if state.exists() else None
-
-
-def _split(value: Any, path: str, arrays: dict[str, np.ndarray]) -> Any:
-    """`value` with its arrays moved to `arrays`, as JSON."""
-    if isinstance(value, np.ndarray):
-        arrays[path] = np.ascontiguousarray(value)
-        return {ARRAY: path}
-    if isinstance(value, dict):
-        return {str(key): _split(item, f"{path}/{key}", arrays) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_split(item, f"{path}/{i}", arrays) for i, item in enumerate(value)]
-    return value.item() if isinstance(value, np.generic) else value
-
-
-def _join(value: Any, arrays: dict[str, np.ndarray]) -> Any:
-    if isinstance(value, dict):
-        if set(value) == {ARRAY}:
-            return arrays[value[ARRAY]]
-        return {key: _join(item, arrays) for key, item in value.items()}
-    return [_join(item, arrays) for item in value] if isinstance(value, list) else value
 
 
 def mark_complete(folder: Path) -> None:

@@ -252,8 +252,6 @@ class Component:
     def __init__(self, config: Any, facts: Facts) -> None:
         self.config = config
         self.facts = facts
-        # The batch at hand, set before every moment; `score`, `keep` and `probe` get no step as an argument.
-        self.step: Step | None = None
         self._counts: dict[str, float] = {}
         self._figures: dict[str, list[float]] = {}
 
@@ -294,26 +292,29 @@ class Component:
         """Before generation: groups to add or to put in a slot."""
         return []
 
-    def entropy_rows(self, groups: Sequence[Group]) -> list[int]:
-        """Global rows whose per-token entropies `score` needs (each costs a share of a forward pass).
+    def entropy_rows(self, step: Step) -> list[int]:
+        """Before `score`: global rows whose per-token entropies it needs (each costs a share of a forward pass).
 
         `score` also finds the tokens of these rows in their groups' `completion_ids`.
         """
         return []
 
-    def score(self, groups: Sequence[Group], entropies: Mapping[int, np.ndarray]) -> dict[int, float]:
+    def score(self, step: Step, entropies: Mapping[int, np.ndarray]) -> dict[int, float]:
         """After the task rewards: global row -> this component's reward (column of its own, added to the total).
 
         A reward for a row that nobody judged is left out.
         """
         return {}
 
-    def keep(self, groups: Sequence[Group]) -> list[bool]:
-        """After `score`: which groups are worth training on. The slots of the others are sampled again, with other
-        questions, for up to `config.max_rounds` more rounds; what is still not kept then stays in the batch."""
-        return [True] * len(groups)
+    def keep(self, step: Step) -> list[bool]:
+        """After `score`, (groups,) verdicts: which groups are worth training on.
 
-    def probe(self, groups: Sequence[Group]) -> dict[int, Sequence[int]]:
+        The slots of the others are sampled again, with other questions, for up to `config.max_rounds` more rounds;
+        what is still not kept then stays in the batch.
+        """
+        return [True] * len(step.groups)
+
+    def probe(self, step: Step) -> dict[int, Sequence[int]]:
         """Before `mix`: global row -> completion positions whose hidden state `observe` needs (LM head input there).
 
         Only called when `observes_tokens` and `probes_hidden`; costs a no-grad forward over the rows named.

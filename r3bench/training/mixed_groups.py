@@ -6,8 +6,9 @@ from typing import Literal
 
 import numpy as np
 
-from r3bench.training.component import Component, Facts, Group, Provenance, Step, Summary
+from r3bench.training.component import Component, Facts, Group, Mixture, Provenance, Step, Summary, Weight
 
+Normalisation = Literal["mixed", "split", "fresh"]
 Pick = Literal["random", "recent", "shortest_correct", "lowest_entropy", "highest_entropy"]
 
 
@@ -22,7 +23,7 @@ def mixed_advantages(
     *,
     alpha: float = 1.0,
     eps: float = 1e-4,
-    normalisation: Literal["mixed", "split", "fresh"] = "mixed",
+    normalisation: Normalisation = "mixed",
     alpha_on: Literal["group_std", "replayed_rows"] = "group_std",
     std: float | None = None,
     population: bool = False,
@@ -148,3 +149,61 @@ def trainer_scale(
         rewards = np.concatenate([*[group.rewards for group in groups], [row.task_reward for row in historic]])
         return sample_std(rewards[~np.isnan(rewards)]), eps
     return None, eps
+
+
+def mixture(
+    facts: Facts,
+    step: Step,
+    group: Group,
+    historic: Sequence[Summary],
+    *,
+    replaced: Sequence[int] = (),
+    weight: Weight = "decoupled",
+    clip: tuple[float, float] = (0.0, 2.0),
+    kl: bool = True,
+    eps: float = 1e-4,
+    alpha: float = 1.0,
+    alpha_on: Literal["group_std", "replayed_rows"] = "group_std",
+    normalisation: Normalisation = "mixed",
+    population: bool = False,
+    coefficient: float = 1.0,
+) -> Mixture:
+    """`group` mixed with `historic` rows: advantages over both, scaled as the trainer's `scale_rewards` says.
+
+    Args:
+        facts: the component's.
+        step: the batch at hand.
+        group: of the batch.
+        historic: k stored rows, at least one.
+        replaced: places 0..G-1 of the group that give way to them, k of them; empty: the group grows.
+        weight: off-policy weight of the historic rows.
+        clip: bounds of the current/behaviour ratio in `decoupled`.
+        kl: whether the KL term covers the historic rows.
+        eps: see `mixed_advantages`, as `alpha`, `alpha_on`, `normalisation` and `population`.
+        coefficient: factor on the historic rows' advantages.
+    """
+    kept = group.judged.copy()
+    kept[list(replaced)] = False
+    std, eps = trainer_scale(facts, step.groups, historic, eps)
+    own, other = mixed_advantages(
+        group.rewards[kept],
+        [row.task_reward for row in historic],
+        alpha=alpha,
+        eps=eps,
+        normalisation=normalisation,
+        alpha_on=alpha_on,
+        std=std,
+        population=population,
+    )
+    fresh = np.zeros(len(kept))
+    fresh[kept] = own
+    return Mixture(
+        group=group.index,
+        historic=tuple(historic),
+        replaced=tuple(replaced),
+        fresh_advantages=fresh,
+        historic_advantages=coefficient * other,
+        weight=weight,
+        clip=clip,
+        kl=kl,
+    )

@@ -138,8 +138,7 @@ class Moments:
         planned: list[PlannedGroup] = []
         for component in self.components:
             taken = frozenset(plan.slot for plan in planned if plan.slot is not None)
-            component.step = self.step(rollout.groups, taken)
-            planned += component.plan(component.step)
+            planned += component.plan(self.step(rollout.groups, taken))
         if planned:
             for plan in planned:
                 self._check_plan(plan, rollout.layout.groups)
@@ -196,12 +195,11 @@ class Moments:
             decode = self.facts().decode
             for group in rollout.groups:
                 group.texts = [decode(ids.tolist()) for ids in group.completion_ids]
+        step = self.step(rollout.groups)
         for component in self.components:
-            component.step = self.step(rollout.groups)
             if component.shapes_reward:
-                wanted = component.entropy_rows(rollout.groups)
-                entropies = self._entropies(rollout, wanted, component.entropy_temperature)
-                shaped = component.score(rollout.groups, entropies)
+                rows = component.entropy_rows(step)
+                shaped = component.score(step, self._entropies(rollout, rows, component.entropy_temperature))
                 column = self._shaping_columns[component.name]
                 for row, value in shaped.items():
                     if not 0 <= row < len(rewards) or not math.isfinite(value):
@@ -294,7 +292,8 @@ class Moments:
 
     def kept(self, rollout: Rollout) -> list[bool]:
         """Per group: whether every component that resamples wants to keep it."""
-        verdicts = [component.keep(rollout.groups) for component in self.components if component.resamples]
+        step = self.step(rollout.groups)
+        verdicts = [component.keep(step) for component in self.components if component.resamples]
         return [all(votes) for votes in zip(*verdicts, strict=True)] if verdicts else [True] * len(rollout.groups)
 
     def max_rounds(self) -> int:
@@ -315,8 +314,8 @@ class Moments:
         mixtures: list[Mixture] = []
         for component in self.components:
             taken = frozenset(mixture.group for mixture in mixtures)
-            component.step = self.step(rollout.groups, taken, mixing=True)
-            mixtures += admitted(component, component.mix(component.step), rollout.groups, taken)
+            step = self.step(rollout.groups, taken, mixing=True)
+            mixtures += admitted(component, component.mix(step), rollout.groups, taken)
         step = self.step(rollout.groups)
         if mixtures:
             batch = self._mix(rollout, batch, mixtures)
@@ -380,8 +379,9 @@ class Moments:
             return
         layout = rollout.layout
         self._share_ids(rollout)
+        step = self.step(rollout.groups)
         for component in probing:
-            wanted = {row: list(positions) for row, positions in component.probe(rollout.groups).items() if positions}
+            wanted = {row: list(positions) for row, positions in component.probe(step).items() if positions}
             mine = [place_ for row in wanted if (place_ := layout.local(row)) is not None]
             fullest = layout.rows_on_fullest(list(wanted))
             if fullest == 0:

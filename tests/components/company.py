@@ -65,20 +65,19 @@ def moments(name, channel=None):
     if name == "retrospective":
         component.observe(step(batch().groups, number=5))  # something to go on from
     at = batch(channel)
-    component.step = at
     found = {}
     if not channel or "ranking" not in channel or name != "ranking":
         planned = step(at.groups[:3], at.history, taken=at.taken)
         found["plans"] = plain([vars(plan) for plan in component.plan(planned)])
     if name == "exgrpo":
         component._planned = frozenset({"q0"})
-    wanted = component.entropy_rows(at.groups)
+    wanted = component.entropy_rows(at)
     for one in at.groups:
         one.completion_ids = [ids.copy() for ids in one.completion_ids]
     entropies = {row: np.array([0.1, 1.0 + row % 4, 3.0 - 1.4 * (row % 4)]) for row in wanted}
     entropies = {row: np.resize(values, len(TEXT)) for row, values in entropies.items()}
-    found["rewards"] = plain(component.score(at.groups, entropies) if component.shapes_reward else {})
-    found["resampling"] = component.keep(at.groups)[:3] if component.resamples else []
+    found["rewards"] = plain(component.score(at, entropies) if component.shapes_reward else {})
+    found["resampling"] = component.keep(at)[:3] if component.resamples else []
     mixtures = component.mix(at)
     found["mixing"] = plain([vars(one) for one in mixtures if one.group not in at.taken])
     found["weights"] = plain(component.rescale(at, frozenset()))

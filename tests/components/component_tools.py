@@ -23,6 +23,13 @@ def facts(**changes):
     return Facts(**values)
 
 
+def rewards_of(*rows, **settings):
+    """What a ranking by entropies pays each response."""
+    from r3bench.components.ranking import rank
+
+    return rank(*rows, **settings).rewards
+
+
 def make(name, settings=None, **changes):
     """An instance of the component `name` with `settings` (a mapping or a preset's name)."""
     cls = catalog.component(name)

@@ -5,11 +5,11 @@ import random
 
 import numpy as np
 import pytest
-from component_tools import Memory, give_tokens, group, make, step
+from component_tools import Memory, give_tokens, group, make, rewards_of, step
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from r3bench.components.ranking import domination_scores, peak_and_global, ramp, rank_rewards
+from r3bench.components.ranking import domination_scores, peak_and_global, ramp
 
 SCORES = st.lists(st.integers(0, 6), min_size=2, max_size=9)
 ENTROPIES = st.lists(st.integers(0, 320).map(lambda n: n / 64), min_size=1, max_size=12)
@@ -41,12 +41,11 @@ def test_the_ramp_orders_rows_by_score_and_ends_at_its_bounds(scores, ties, r_ma
 
 @given(ENTROPIES, st.sampled_from(["average", "stable", "random"]))
 def test_a_group_of_one_gets_nothing(entropies, ties):
-    assert rank_rewards([np.array(entropies)], ties=ties).tolist() == [0.0]
+    assert rewards_of([np.array(entropies)], ties=ties).tolist() == [0.0]
     groups = [group(0, [0, 0, 0, 0], truncated=[0, 0, 1, 0])]  # one row in scope
     component = make("ranking", {"ties": ties})
-    component.step = step(groups)
     give_tokens(groups, {2: entropies})
-    assert component.score(groups, {2: np.array(entropies)}) == {2: 0.0}
+    assert component.score(step(groups), {2: np.array(entropies)}) == {2: 0.0}
     assert not component.acted(component.take_counts())
 
 
@@ -62,7 +61,7 @@ def test_an_empty_completion_changes_nobodys_score(responses, place):
     together = scores([*rows[:place], np.zeros(0), *rows[place:]])
     assert together[place] == 0
     assert np.delete(together, place).tolist() == scores(rows).tolist()
-    assert np.isfinite(rank_rewards([*rows, np.zeros(0)])).all()
+    assert np.isfinite(rewards_of([*rows, np.zeros(0)])).all()
 
 
 @given(
@@ -74,13 +73,12 @@ def test_who_is_ranked_and_that_no_failure_reaches_a_success(rows, entropies, sc
     correct, cut = [row[0] for row in rows], [row[1] for row in rows]
     groups = [group(0, correct, truncated=cut)]
     component = make("ranking", {"scope": scope, "max_reward": r_max})
-    component.step = step(groups)
     in_scope = scope == "truncated_anywhere" or not any(correct)
     wanted = {i for i in range(4) if in_scope and not correct[i] and (cut[i] or scope == "failed")}
-    assert set(component.entropy_rows(groups)) == wanted
+    assert set(component.entropy_rows(step(groups))) == wanted
     found = {place: np.array(entropies[place]) for place in wanted}
     give_tokens(groups, found)
-    rewards = component.score(groups, found)
+    rewards = component.score(step(groups), found)
     assert set(rewards) == wanted
     assert all(0 <= reward <= r_max < 1 for reward in rewards.values())
 
@@ -90,11 +88,10 @@ def test_all_rows_truncated_are_ranked_like_their_entropies_alone(entropies):
     size = len(entropies)
     groups = [group(0, [0] * size, truncated=[1] * size)]
     component = make("ranking")
-    component.step = step(groups)
     rows = [np.array(row) for row in entropies]
     give_tokens(groups, dict(enumerate(rows)))
-    rewards = component.score(groups, dict(enumerate(rows)))
-    want = rank_rewards(rows, groups[0].completion_ids)
+    rewards = component.score(step(groups), dict(enumerate(rows)))
+    want = rewards_of(rows, groups[0].completion_ids)
     np.testing.assert_allclose([rewards[place] for place in range(size)], want)
     counts = component.take_counts()
     assert component.acted(counts) == (counts["ranking/dominations"] > 0)  # equal rewards are no advantage

@@ -4,13 +4,13 @@ import random
 
 import numpy as np
 import pytest
-from component_tools import Memory, give_tokens, group, make, step, stored
+from component_tools import Memory, give_tokens, group, make, rewards_of, step, stored
 from hypothesis import given
 from hypothesis import strategies as st
 from reference_components import by_context as reference_by_context
 from reference_components import dominated, peak_and_global, ramp, serr
 
-from r3bench.components.ranking import by_context, rank_correlation, rank_rewards
+from r3bench.components.ranking import by_context, rank_correlation
 from r3bench.config.load import parse_recipe
 from r3bench.errors import ConfigError
 
@@ -26,7 +26,7 @@ RESPONSES = st.lists(st.lists(ENTROPY, min_size=1, max_size=16), min_size=1, max
     st.sampled_from(["average", "stable"]),
 )
 def test_rewards_equal_the_reference(responses, p, r_max, ties):
-    got = rank_rewards([np.array(r) for r in responses], peak_fraction=p, max_reward=r_max, ties=ties)
+    got = rewards_of([np.array(r) for r in responses], peak_fraction=p, max_reward=r_max, ties=ties)
     np.testing.assert_allclose(got, serr(responses, p, r_max, ties), atol=1e-12)
 
 
@@ -34,8 +34,8 @@ def test_rewards_equal_the_reference(responses, p, r_max, ties):
 def test_permuting_the_rows_permutes_the_rewards(responses, rng):
     order = list(range(len(responses)))
     rng.shuffle(order)
-    plain = rank_rewards([np.array(r) for r in responses])
-    permuted = rank_rewards([np.array(responses[i]) for i in order])
+    plain = rewards_of([np.array(r) for r in responses])
+    permuted = rewards_of([np.array(responses[i]) for i in order])
     np.testing.assert_allclose(permuted, plain[order], atol=1e-12)
 
 
@@ -44,14 +44,14 @@ def test_permuting_the_rows_permutes_the_rewards(responses, rng):
     st.sampled_from([0.25, 0.5, 2.0, 4.0]), st.integers(-64, 64),
 )  # fmt: skip
 def test_positive_affine_maps_of_the_entropies_change_nothing(responses, scale, shift):
-    plain = rank_rewards([np.array(r) for r in responses], peak_fraction=0.25)
-    moved = rank_rewards([scale * np.array(r) + shift / 4 for r in responses], peak_fraction=0.25)
+    plain = rewards_of([np.array(r) for r in responses], peak_fraction=0.25)
+    moved = rewards_of([scale * np.array(r) + shift / 4 for r in responses], peak_fraction=0.25)
     np.testing.assert_allclose(moved, plain)
 
 
 @given(RESPONSES)
 def test_rewards_stay_on_the_ramp_and_keep_its_mean(responses):
-    rewards = rank_rewards([np.array(r) for r in responses], max_reward=0.4)
+    rewards = rewards_of([np.array(r) for r in responses], max_reward=0.4)
     assert rewards.min() >= 0 and rewards.max() <= 0.4
     if len(responses) > 1:
         assert rewards.mean() == pytest.approx(0.2)
@@ -64,36 +64,36 @@ def chain(count):
 
 @pytest.mark.parametrize("count", [2, 3, 8])
 def test_end_points(count):
-    rewards = rank_rewards(chain(count), peak_fraction=0.1, max_reward=0.5)
+    rewards = rewards_of(chain(count), peak_fraction=0.1, max_reward=0.5)
     np.testing.assert_allclose(rewards, np.linspace(0.5, 0, count))
 
 
 @pytest.mark.parametrize("ties", ["average", "stable", "random"])
 def test_one_row_gets_nothing_and_no_rows_are_fine(ties):
-    assert rank_rewards([np.array([1.0, 2.0])], ties=ties).tolist() == [0.0]
-    assert rank_rewards([], ties=ties).tolist() == []
+    assert rewards_of([np.array([1.0, 2.0])], ties=ties).tolist() == [0.0]
+    assert rewards_of([], ties=ties).tolist() == []
 
 
 def test_ties():
     same = [np.array([1.0, 0.5])] * 4
-    assert rank_rewards(same, ties="average").tolist() == [0.25] * 4
-    np.testing.assert_allclose(rank_rewards(same, ties="stable"), np.linspace(0.5, 0, 4))
-    orders = {tuple(rank_rewards(same, ties="random", rng=random.Random(seed))) for seed in range(30)}
+    assert rewards_of(same, ties="average").tolist() == [0.25] * 4
+    np.testing.assert_allclose(rewards_of(same, ties="stable"), np.linspace(0.5, 0, 4))
+    orders = {tuple(rewards_of(same, ties="random", rng=random.Random(seed))) for seed in range(30)}
     assert len(orders) > 5
     assert all(sorted(order) == pytest.approx(list(np.linspace(0, 0.5, 4))) for order in orders)
 
 
 def test_an_empty_response_neither_dominates_nor_is_dominated():
-    rewards = rank_rewards([*chain(2), np.zeros(0)], peak_fraction=0.1)
+    rewards = rewards_of([*chain(2), np.zeros(0)], peak_fraction=0.1)
     np.testing.assert_allclose(rewards, [0.5, 0.125, 0.125])
 
 
 def test_rounding_decides_nothing():
     """The first token's entropy is the same for all rows of a group but for its last bits."""
     noisy = [np.array([5.0 + 1e-6 * i, 0.1 * i, 0.2]) for i in range(3)]
-    assert rank_rewards(noisy[::-1]).tolist() == rank_rewards(noisy).tolist() == [0.25] * 3
+    assert rewards_of(noisy[::-1]).tolist() == rewards_of(noisy).tolist() == [0.25] * 3
     apart = [np.array([5.0 + 1e-3 * i, 0.1 * (3 - i), 0.2]) for i in range(3)]
-    np.testing.assert_allclose(rank_rewards(apart), [0.0, 0.25, 0.5])
+    np.testing.assert_allclose(rewards_of(apart), [0.0, 0.25, 0.5])
 
 
 ROWS = st.lists(st.lists(st.tuples(st.integers(0, 2), ENTROPY), max_size=9), max_size=6)
@@ -111,22 +111,22 @@ def test_noise_where_rows_begin_alike_ranks_nothing():
     """bfloat16: the first token's entropy is everyone's peak, and off by more than entropies are told apart by."""
     tokens = [np.array([7, i, 1]) for i in range(3)]
     noisy = [np.array([5.0 + 0.02 * i, 0.5, 0.5 - 0.1 * i]) for i in range(3)]
-    np.testing.assert_allclose(rank_rewards(noisy), [0.0, 0.25, 0.5])
-    assert rank_rewards(noisy, tokens).tolist() == [0.25] * 3
+    np.testing.assert_allclose(rewards_of(noisy), [0.0, 0.25, 0.5])
+    assert rewards_of(noisy, tokens).tolist() == [0.25] * 3
     apart = [np.array([2.0 - 0.1 * i, 0.5 - 0.1 * i, 5.0 + 0.02 * i]) for i in range(3)]
-    np.testing.assert_allclose(rank_rewards(apart), [0.0, 0.25, 0.5])
-    assert rank_rewards(apart, tokens).tolist() == [0.25] * 3  # only the last token's context is a row's own
+    np.testing.assert_allclose(rewards_of(apart), [0.0, 0.25, 0.5])
+    assert rewards_of(apart, tokens).tolist() == [0.25] * 3  # only the last token's context is a row's own
     apart = [np.array([2.0, 0.5, 5.0 + 0.02 * i] + [0.5 - 0.1 * i] * 2) for i in range(3)]
     tokens = [np.array([7, i, 1, 1, 1]) for i in range(3)]
-    np.testing.assert_allclose(rank_rewards(apart, tokens), [0.0, 0.25, 0.5])
+    np.testing.assert_allclose(rewards_of(apart, tokens), [0.0, 0.25, 0.5])
 
 
 def ranked(settings, groups, entropies, memory=None, number=10):
     component = make("ranking", settings)
-    component.step = step(groups, memory, number)
-    wanted = component.entropy_rows(groups)
+    at = step(groups, memory, number)
+    wanted = component.entropy_rows(at)
     give_tokens(groups, {row: entropies[row] for row in wanted})
-    rewards = component.score(groups, {row: entropies[row] for row in wanted})
+    rewards = component.score(at, {row: entropies[row] for row in wanted})
     return rewards, wanted, component
 
 
@@ -222,8 +222,7 @@ def test_random_ranks_are_fresh_in_every_step():
     component = make("ranking", "random")
     orders = set()
     for number in range(20):
-        component.step = step(groups, number=number)
-        orders.add(tuple(component.score(groups, {}).values()))
+        orders.add(tuple(component.score(step(groups, number=number), {}).values()))
     assert len(orders) > 5
 
 
@@ -281,8 +280,7 @@ def test_no_history_asks_the_batch_at_hand_not_the_one_that_was_planned():
     component = make("ranking", {"when": "no_history", "scope": "failed"})
     groups = [group(0, [0] * 4)]
     component.plan(step([group(0, [0] * 4, question="other")]))
-    component.step = step(groups, Memory(stored("q0", 0, True)))
-    assert component.score(groups, ENTROPIES) == {}
+    assert component.score(step(groups, Memory(stored("q0", 0, True))), ENTROPIES) == {}
 
 
 def test_unanchored_weight_scales_ranked_all_wrong_groups_without_historic_rows():

@@ -293,7 +293,7 @@ def value_step(component, number, rng, right=4):
     for index in range(8):
         correct = [index * 8 % 3 == 0 and place < right for place in range(8)]
         groups.append(answers(correct, index=index, question=f"v{number}-{index}"))
-    wanted = component.probe(groups)
+    wanted = component.probe(step(groups))
     for one in groups:
         for place, row in enumerate(one.rows):
             positions = wanted[row]

@@ -23,7 +23,7 @@ FEW = st.lists(st.lists(st.booleans(), min_size=4, max_size=4), min_size=1, max_
 def test_dynamic_sampling_keeps_groups_with_contrast_and_drops_the_rest(batch):
     groups = [group(i, rows) for i, rows in enumerate(batch)]
     component = make("dynamic_sampling")
-    kept = component.keep(groups)
+    kept = component.keep(step(groups))
     assert kept == [0 < sum(rows) < 4 for rows in batch]
     dropped = component.rescale(step(groups), frozenset({0}))
     assert dropped == {i: 0.0 for i, alive in enumerate(kept) if not alive and i != 0}
@@ -35,7 +35,7 @@ def test_dynamic_sampling_keeps_groups_with_contrast_and_drops_the_rest(batch):
 def test_dynamic_sampling_leaves_planned_groups_alone_and_filter_never_samples_again():
     groups = [group(0, [0] * 4, provenance="reflection")]
     component = make("dynamic_sampling")
-    assert component.keep(groups) == [True] and component.rescale(step(groups), frozenset()) == {}
+    assert component.keep(step(groups)) == [True] and component.rescale(step(groups), frozenset()) == {}
     assert component.resamples and not make("dynamic_sampling", "filter").resamples
 
 

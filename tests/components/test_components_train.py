@@ -103,9 +103,11 @@ def test_noise_of_the_forward_pass_ranks_no_rows_that_begin_alike(tiny_model, tm
         logprobs, entropies = scoring(*args, **kwargs)
         return logprobs, [row + torch.from_numpy(rng.normal(0, 0.02, len(row))).float() for row in entropies]
 
-    def noting(self, groups, entropies):
-        rewards = score(self, groups, entropies)
-        seen.append([[(entropies[r].tolist(), rewards[r]) for r in group.rows if r in rewards] for group in groups])
+    def noting(self, step, entropies):
+        rewards = score(self, step, entropies)
+        seen.append(
+            [[(entropies[r].tolist(), rewards[r]) for r in group.rows if r in rewards] for group in step.groups]
+        )
         return rewards
 
     with mock.patch.object(trl_adapter, "score_tokens", noisy), mock.patch.object(Ranking, "score", noting):

@@ -33,8 +33,8 @@ class Nudge(Component):
     Config = NudgeConfig
     shapes_reward = True
 
-    def score(self, groups, entropies):
-        return {row: self.config.size for group in groups for row in group.rows}
+    def score(self, step, entropies):
+        return {row: self.config.size for group in step.groups for row in group.rows}
 '''
 RECIPE = {
     "model": "embedded",

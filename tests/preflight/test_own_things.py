@@ -36,9 +36,9 @@ class Reader(Component):
     shapes_reward = True
     reads_answers = True
 
-    def score(self, groups, entropies):
+    def score(self, step, entropies):
         lines = []
-        for group in groups:
+        for group in step.groups:
             assert len(group.texts) == len(group.completion_ids) == len(group.rows)
             for text, ids in zip(group.texts, group.completion_ids):
                 assert self.facts.decode(ids.tolist()) == text

@@ -176,7 +176,7 @@ CASES: dict[str, tuple[Change, str]] = {
         replaced("components/nudge.py", "    def score", "    def __init__(self, config, facts):\n        raise OSError('no')\n\n    def score"),
         r"nudge\.py: component 'nudge' can't be made: OSError: no",
     ),
-    "component's arguments": (replaced("components/nudge.py", "groups, entropies)", "groups)"), r"nudge\.py: component 'nudge': score\(\) can't be asked"),
+    "component's arguments": (replaced("components/nudge.py", "step, entropies)", "step)"), r"nudge\.py: component 'nudge': score\(\) can't be asked"),
     "component's rounds": (replaced("components/nudge.py", "    shapes_reward = True", "    shapes_reward = True\n    resamples = True"), r"max_rounds"),
     "component's name": (replaced("components/nudge.py", 'name = "nudge"', 'name = "budge"'), r"nudge\.py: no Component subclass"),
     "a gold among the data": (row("data/train.jsonl", 5, gold="}{"), r"data\.answer: the gold answer '\}\{' of question 'train-5'"),
@@ -287,7 +287,7 @@ ODDITIES: dict[str, Change] = {
         for name in ("train", "heldout") for gold in ("\\frac{1}{2}", "x^2+1", "\\text{Sunday}", 0.5)],
     "a component with a state": replaced(
         "components/nudge.py", "        return {",
-        "        assert self.step.step == 0 and not self.step.history.summaries(groups[0].question)\n        return {",
+        "        assert step.step == 0 and not step.history.summaries(step.groups[0].question)\n        return {",
     ),
 }  # fmt: skip
 

@@ -40,6 +40,7 @@ ALLOWED: dict[str, set[str] | None] = {
     "readers": {*BASE, "config", "grading", "readers"},
     "evals": {*BASE, "config", "grading", "prompts", "evaluation", "training"},
     "components": {"errors", "training"},
+    "contract": {*BASE, "catalog", "config", "training", "contract"},
     "training": {*BASE, "config", "catalog", "grading", "prompts", "training"},
     "evaluation": {*BASE, "config", "catalog", "grading", "prompts", "evaluation", "training"},
     "analysis": {*BASE, "config", "catalog", "grading", "readers", "analysis"},

@@ -35,8 +35,8 @@ BODIES = {
 class Bonus(Component):
     name = "bonus"
     Config = Settings
-    def score(self, groups, entropies):
-        return {row: self.config.value for group in groups for row in list(group.rows)[:2]}
+    def score(self, step, entropies):
+        return {row: self.config.value for group in step.groups for row in list(group.rows)[:2]}
     def mix(self, step):
         self.count("groups", len(step.groups))
         return []
@@ -66,8 +66,8 @@ class Picky(Component):
     Config = Settings
     observes_tokens = True
     seen = []
-    def keep(self, groups):
-        return [int(group.question[1:]) >= 4 for group in groups]
+    def keep(self, step):
+        return [int(group.question[1:]) >= 4 for group in step.groups]
     def observe(self, step):
         Picky.seen.append([(g.question, [ids.tolist() for ids in g.completion_ids]) for g in step.groups])
 """,
@@ -77,8 +77,8 @@ class Peek(Component):
     Config = Settings
     observes_tokens = True
     seen = []
-    def probe(self, groups):
-        return {groups[1].rows[2]: [0, 3], groups[0].rows[0]: [1]}
+    def probe(self, step):
+        return {step.groups[1].rows[2]: [0, 3], step.groups[0].rows[0]: [1]}
     def rescale(self, step, mixed):
         return {0: 0.0}
     def observe(self, step):
@@ -390,15 +390,15 @@ def test_correctness_mistakes_are_named(tiny_model, tmp_path):
 
 FAULTY = {
     "silent": (
-        "shapes_reward = False\n    def score(self, groups, entropies):\n        return {}",
+        "shapes_reward = False\n    def score(self, step, entropies):\n        return {}",
         "score.. and shapes_reward = False",
     ),
-    "endless": ("def keep(self, groups):\n        return [False] * len(groups)", "max_rounds in its Config"),
+    "endless": ("def keep(self, step):\n        return [False] * len(step.groups)", "max_rounds in its Config"),
     "infinite": (
-        "def score(self, groups, entropies):\n        return {0: float('inf')}",
+        "def score(self, step, entropies):\n        return {0: float('inf')}",
         "inf",
     ),
-    "stray": ("def score(self, groups, entropies):\n        return {-1: 1.0}", "row -1"),
+    "stray": ("def score(self, step, entropies):\n        return {-1: 1.0}", "row -1"),
     "greedy": (
         "def plan(self, step):\n        return [PlannedGroup('q1', 'continuation', 0, None, (5,) * 8)]",
         "8 tokens",

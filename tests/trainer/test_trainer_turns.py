@@ -190,9 +190,8 @@ def test_ranking_reads_only_what_the_policy_wrote():
     cut = group(0, [0] * 4, texts=[t.replace("xx", "") for t in texts])
     for values in figures:
         values[3:5] = rng.random() * 50  # what the tool said
-    one.step = alone.step = one_step([whole])
-    with_tool = one.score([whole], dict(enumerate(figures)))
-    without = alone.score([cut], {i: values[tool] for i, values in enumerate(figures)})
+    with_tool = one.score(one_step([whole]), dict(enumerate(figures)))
+    without = alone.score(one_step([cut]), {i: values[tool] for i, values in enumerate(figures)})
     assert with_tool == pytest.approx(without)
 
 

@@ -18,6 +18,7 @@ ELSEWHERE = {  # documents that need a model, a hub or a server: `documented` is
 COMMANDS = {
     "analyze": ["analyze", "runs/honest"],
     "answers": ["answers", "honest", "--sample", "2"],
+    "check": ["check", "replay"],
     "compare-studies": ["compare", "honest", "honest"],
     "convert": ["convert", "runs/honest", "--out", "long.parquet"],
     "copy": ["copy", "gsm8k", "--kind", "tasks"],
