@@ -13,6 +13,7 @@ from typer.core import TyperGroup
 from r3bench import project
 from r3bench.commands import (
     answers,
+    calibrate,
     check,
     exclude,
     find,
@@ -93,6 +94,7 @@ PANELS: dict[str, dict[str, Callable[..., None]]] = {  # shown in this order
         "train": run.train,
         "plan": study.plan,
         "ablate": study.ablate,
+        "calibrate": calibrate.calibrate,
         "status": study.status,
         "exclude": exclude.exclude,
     },

@@ -47,20 +47,20 @@ def quickstart(runs: Runs = RUNS, quiet: Quiet = False, as_json: Json = False) -
     with prints_aside():
         report = run_grid("quickstart", runs, say=progress(quiet or as_json))
     if report.interrupted:
-        _end(report)
+        end(report)
     if as_json:
         from r3bench.analysis import load_study
         from r3bench.analysis.external import analysis
 
         results = load_study(report.study)
         print_json({**analysis(results), "made": [str(make_report(report.study, figures=False))]}, "quickstart")
-        _end(report)
+        end(report)
         return
     show_tables(report.study, None)
     page = make_report(report.study, figures=False)
     typer.echo(f"look next at {page} in a browser,")
     typer.echo(f"and at wrong answers: r3bench answers {Path(report.study).name} base --wrong{_elsewhere(runs)}")
-    _end(report)
+    end(report)
 
 
 def _elsewhere(runs: Path) -> str:
@@ -109,7 +109,7 @@ def ablate(
         )
     else:
         typer.echo(report.study)
-    _end(report)
+    end(report)
 
 
 def plan(
@@ -289,7 +289,7 @@ def status(
             typer.echo(line)
 
 
-def _end(report: "Report") -> None:
+def end(report: "Report") -> None:
     """Exit code 1, or 75 after a signal, with one line, unless every cell has a record."""
     from r3bench.errors import Interrupted, R3BenchError
 

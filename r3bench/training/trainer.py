@@ -28,6 +28,7 @@ from r3bench.training.clipping import Clipping
 from r3bench.training.component import Component, check_declared
 from r3bench.training.correction import Correction
 from r3bench.training.correctness import CorrectnessRule
+from r3bench.training.exploration import Exploration
 from r3bench.training.heads import reads_entropies, second_temperature, wanted_temperature
 from r3bench.training.history import HistoryBounds, TrajectoryHistory
 from r3bench.training.lengths import forward_by_length, parts_of_like_rows, splitter, tokens_per_forward
@@ -144,6 +145,7 @@ class R3Trainer(GRPOTrainer):
             bounds, self.accelerator.process_index, self.accelerator.num_processes, trl_adapter.gather_list
         )
         self.clipping = Clipping(self)
+        self.exploration, self._correct_columns = Exploration(self.num_generations), columns
         self.moments = Moments(self, history, rule, columns, dict(zip(shaping, self.filled_columns, strict=True)))
         for name, cls in classes.items():
             try:
@@ -278,6 +280,9 @@ class R3Trainer(GRPOTrainer):
             raise Diverged(f"step {self.state.global_step}: non-finite reward from {names}")
         if self._rollout is not None and self.moments is not None:
             self.moments.score(self._rollout, rewards)
+        if self.model.training:
+            correct, judged = self.rule.verdicts(rewards, self._correct_columns)
+            self.exploration.watch(self, self._rollout, inputs, completion_ids_list, correct, judged)
         return rewards
 
     # ------------------------------------------------------------------ log-probs, and what is learnt from the batch
@@ -410,6 +415,7 @@ class R3Trainer(GRPOTrainer):
         assert self.moments is not None
         own = {"generated_tokens": self.generated_tokens, "correction": self.correction.state()}
         own["clipping"] = self.clipping.state()
+        own["exploration"] = self.exploration.state()
         state = {**own, **self.moments.state(), "settings": settings_of(self)}
         checkpoint.save_state(folder, state, self.history.state(), self.accelerator)
         if self.args.should_save:
@@ -452,5 +458,6 @@ class R3Trainer(GRPOTrainer):
         self.clipping.load(state.get("clipping", {}))
         self.correction.load(state.get("correction", {}))  # older checkpoints have none
         assert self.moments is not None
+        self.exploration.load(state.get("exploration", {}))
         warn_of_changes(folder, state.get("settings"), self)
         self.moments.load(state, shares)

@@ -97,8 +97,8 @@ class Recorder:
 
 
 def losses(trainer: Any) -> list[dict[str, float]]:
-    """The log lines of a run without its timings."""
-    timings = ("runtime", "per_second", "step_time", "flos")
+    """The log lines of a run without its timings, and what r3bench adds to any run's log."""
+    timings = ("runtime", "per_second", "step_time", "flos", "exploration/")
     return [{k: v for k, v in line.items() if not any(t in k for t in timings)} for line in trainer.state.log_history]
 
 

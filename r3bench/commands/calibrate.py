@@ -1,0 +1,73 @@
+"""`calibrate`: does a task tell a known effect from none?"""
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from r3bench.commands.options import RUNS, Json, Overrides, Quiet, Runs, print_json, prints_aside, progress
+
+LEAST = 2  # seeds an interval needs
+
+
+def calibrate(
+    recipe: Annotated[
+        str,
+        typer.Argument(metavar="RECIPE", help="A testbed: the name of its grid of controls, or a file."),
+    ],
+    overrides: Overrides = None,
+    seeds: Annotated[int, typer.Option("--seeds", metavar="N", help="Seeds of each level, at least 2.")] = 4,
+    first: Annotated[int, typer.Option("--first", metavar="S", help="The first seed; the others follow it.")] = 0,
+    runs: Runs = RUNS,
+    quiet: Quiet = False,
+    as_json: Json = False,
+) -> None:
+    """Run a testbed's positive and null control at equal tokens and print its card; exit code 1: not calibrated."""
+    from r3bench.analysis.calibration import LEVELS, card, text
+    from r3bench.commands.study import end
+    from r3bench.errors import ConfigError, R3BenchError
+    from r3bench.files import read_jsonl
+    from r3bench.records import RunPaths
+    from r3bench.sweep.ablate import ablate
+    from r3bench.sweep.cells import BASE_MODEL
+    from r3bench.sweep.grid import factors_of, load_grid
+
+    if seeds < LEAST:
+        raise ConfigError(f"--seeds: got {seeds}, expected at least {LEAST}")
+    drawn = list(range(first, first + seeds))
+    grid = load_grid(recipe, [*(overrides or []), f"seeds={json.dumps(drawn)}"])
+    levels = {factor.name: tuple(factor.levels) for factor in factors_of(grid)}
+    if set(levels) != {"control"} or set(levels["control"]) != set(LEVELS):
+        raise ConfigError(f"{recipe}: factors: got {levels}, expected one, 'control', with {', '.join(LEVELS)}")
+    with prints_aside():
+        report = ablate(grid, runs, study=f"calibrate-{grid.name}", say=progress(quiet or as_json))
+    end(report)
+    task = ""
+    start: float | None = None
+    found: dict[str, dict[int, dict[str, Any]]] = {level: {} for level in LEVELS}
+    logs: dict[str, dict[int, Any]] = {level: {} for level in LEVELS}
+    for name, record in report.finished.items():
+        if record.train.outcome != "finished":
+            raise R3BenchError(f"{name}: {record.train.outcome} ({record.train.reason}); a card needs all its runs")
+        task, summary = next(iter(record.eval.items()))
+        accuracy = next(value for key, value in summary.items() if key.startswith("avg@"))
+        if record.factors == BASE_MODEL:
+            start = accuracy
+            continue
+        if record.seed not in drawn:
+            continue
+        level, spent = record.factors["control"], record.train
+        found[level][record.seed] = {
+            "accuracy": accuracy, "tokens": spent.generated_tokens, "seconds": spent.train_seconds,
+        }  # fmt: skip
+        logs[level][record.seed] = read_jsonl(RunPaths(Path(report.study) / name).metrics)
+    made = card(grid.name, task, start, found, logs)
+    if as_json:
+        values = json.loads(json.dumps(dataclasses.asdict(made)).replace("NaN", "null"))
+        print_json({**values, "calibrated": not made.faults, "faults": made.faults}, "calibrate")
+    else:
+        typer.echo(text(made))
+    if made.faults:
+        raise typer.Exit(1)
