@@ -102,7 +102,8 @@ def detectable_effect(sd: float, seeds: int) -> float:
     df, bound = seeds - 1, stats.t.ppf((1 + CONFIDENCE) / 2, seeds - 1)
 
     def short(shift: float) -> float:  # of the wished power, at a shift in standard errors
-        return float(stats.nct.sf(bound, df, shift) + stats.nct.cdf(-bound, df, shift)) - POWER
+        above, below = stats.nct.sf(bound, df, shift), stats.nct.cdf(-bound, df, shift)
+        return float(np.nan_to_num(above, nan=1.0) + np.nan_to_num(below)) - POWER  # scipy gives NaN far out
 
     return float(optimize.brentq(short, 0.01, 50.0)) * sd / float(np.sqrt(seeds))
 

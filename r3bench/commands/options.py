@@ -57,11 +57,11 @@ Fixed = Annotated[
 ]
 # What --json prints: name -> version, which grows when a key goes or changes its meaning. docs/json.md has the keys.
 SCHEMAS = {
-    "ablate": 1, "agreement": 1, "analyze": 1, "answers": 1, "calibrate": 1, "check": 1, "compare": 1, "compare-studies": 1,
-    "convert": 1, "copy": 1, "env": 1, "eval": 1, "eval-checkpoints": 1, "exclude": 1, "explain": 1, "export": 1,
-    "import": 1, "list": 1, "merge": 1, "plan": 1, "plan-recipe": 1, "prompts": 1, "push": 1, "quickstart": 1,
-    "regrade": 1, "report": 1, "serve": 1, "status": 1, "studies": 1, "tables": 1, "trace": 1, "train": 1,
-    "validate": 1, "verify": 1,
+    "ablate": 1, "agreement": 1, "analyze": 1, "answers": 1, "calibrate": 1, "check": 1, "compare": 1,
+    "compare-studies": 1, "convert": 1, "copy": 1, "env": 1, "eval": 1, "eval-checkpoints": 1, "exclude": 1,
+    "explain": 1, "export": 1, "import": 1, "list": 1, "merge": 1, "plan": 1, "plan-recipe": 1, "prompts": 1,
+    "push": 1, "quickstart": 1, "regrade": 1, "report": 1, "serve": 1, "status": 1, "studies": 1, "tables": 1,
+    "trace": 1, "train": 1, "validate": 1, "verify": 1,
 }  # fmt: skip
 FormatName = Annotated[
     str | None,

@@ -145,7 +145,7 @@ class R3Trainer(GRPOTrainer):
             bounds, self.accelerator.process_index, self.accelerator.num_processes, trl_adapter.gather_list
         )
         self.clipping = Clipping(self)
-        self.exploration, self._correct_columns = Exploration(self.num_generations), columns
+        self.exploration, self._correct_columns = Exploration(int(self.num_generations or 1)), columns
         self.moments = Moments(self, history, rule, columns, dict(zip(shaping, self.filled_columns, strict=True)))
         for name, cls in classes.items():
             try:
