@@ -37,7 +37,7 @@ def calibrate(
     if seeds < LEAST:
         raise ConfigError(f"--seeds: got {seeds}, expected at least {LEAST}")
     drawn = list(range(first, first + seeds))
-    grid = load_grid(recipe, [*(overrides or []), f"seeds={json.dumps(drawn)}"])
+    grid = dataclasses.replace(load_grid(recipe, overrides or []), seeds=tuple(drawn))
     levels = {factor.name: tuple(factor.levels) for factor in factors_of(grid)}
     if set(levels) != {"control"} or set(levels["control"]) != set(LEVELS):
         raise ConfigError(f"{recipe}: factors: got {levels}, expected one, 'control', with {', '.join(LEVELS)}")

@@ -1,0 +1,117 @@
+"""The card of a testbed: its intervals, its detectable effect, and what it calls calibrated."""
+
+import math
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from r3bench.analysis.calibration import LEVELS, card, detectable_effect, difference, fifths, text
+
+SEEDS = (3, 4, 5, 6)
+OFF = (0.40, 0.52, 0.47, 0.61)
+
+
+def made(gain=0.2, drift=(0.01, -0.02, 0.02, -0.01), logs=None):
+    values = {
+        "off": OFF, "positive": [a + gain + 0.01 * i for i, a in enumerate(OFF)],
+        "null": [a + d for a, d in zip(OFF, drift, strict=True)],
+    }  # fmt: skip
+    runs = {
+        level: {
+            s: {"accuracy": a, "tokens": 1000 + s, "seconds": 9.0} for s, a in zip(SEEDS, values[level], strict=True)
+        }
+        for level in LEVELS
+    }
+    return card("bed", "task", 0.1, runs, {level: {seed: logs or [] for seed in SEEDS} for level in LEVELS})
+
+
+def test_the_interval_is_students_over_differences_by_seed():
+    """With the quantile of Student's table for 3 degrees of freedom, 3.182446."""
+    found = difference([0.5, 0.7, 0.4, 0.8], OFF)
+    gaps = [0.10, 0.18, -0.07, 0.19]
+    mean = sum(gaps) / 4
+    sd = math.sqrt(sum((gap - mean) ** 2 for gap in gaps) / 3)
+    assert found.estimate == pytest.approx(mean)
+    assert found.sd == pytest.approx(sd)
+    assert found.high - mean == pytest.approx(3.182446 * sd / 2, rel=1e-6)
+    assert mean - found.low == pytest.approx(3.182446 * sd / 2, rel=1e-6)
+
+
+@pytest.mark.parametrize("seeds", [2, 4, 8, 16])
+def test_an_effect_of_the_detectable_size_is_found_in_four_studies_of_five(seeds):
+    """Simulated: the studies are drawn, and their own intervals looked at."""
+    size, rng = detectable_effect(0.07, seeds), np.random.default_rng(seeds)
+    quantile = {2: 12.706205, 4: 3.182446, 8: 2.364624, 16: 2.131450}[seeds]
+    gaps = rng.normal(size, 0.07, (20_000, seeds))
+    half = quantile * gaps.std(axis=1, ddof=1) / math.sqrt(seeds)
+    assert np.mean(np.abs(gaps.mean(axis=1)) > half) == pytest.approx(0.8, abs=0.012)
+
+
+def test_no_spread_finds_anything():
+    assert detectable_effect(0.0, 4) == 0.0
+
+
+def test_calibrated_is_a_found_effect_and_a_null_that_is_not_found():
+    assert made().faults == []
+    assert "calibrated" in text(made()).splitlines()[-1]
+    (missed,) = made(gain=-0.01).faults
+    assert missed.startswith("the positive control isn't told from none")
+    assert "harm" not in missed
+    (harm,) = made(gain=-0.3).faults  # found, but on the wrong side
+    assert harm.startswith("the positive control")
+    (loud,) = made(drift=(0.1, 0.11, 0.09, 0.1)).faults
+    assert loud.startswith("the null control is told from none: +10.0")
+    assert len(made(gain=0.0, drift=(0.1, 0.11, 0.09, 0.1)).faults) == 2
+    assert text(made(gain=-0.3)).splitlines()[-1].startswith("not calibrated")
+
+
+def test_a_run_is_cut_into_fifths_of_its_tokens():
+    log = [{"generated_tokens": 10 * n, "reward": n} for n in range(1, 11)]
+    assert fifths(log, "reward") == (1.0, 2.5, 4.5, 6.5, 9.0)  # at 20, 40, ... a part ends and the next begins
+    gap = [{"generated_tokens": 10, "reward": 1.0}, {"generated_tokens": 100, "reward": None}]
+    assert fifths(gap, "reward")[-1] == 1.0
+    assert all(math.isnan(value) for value in fifths([], "reward"))
+
+
+def test_the_card_says_what_was_logged():
+    log = [
+        {"generated_tokens": 100, "reward": 0.0, "exploration/dead": 1.0, "exploration/solved": 0.0},
+        {"generated_tokens": 200, "reward": 0.5, "exploration/dead": 0.25, "exploration/solved": 0.75},
+    ]
+    arm = made(logs=log).arms["off"]
+    assert (arm.dead_at_start, arm.solved, arm.dead[-1], arm.reward[-1]) == (1.0, 0.75, 0.25, 0.5)
+    assert arm.tokens == 1004.5
+    assert math.isnan(arm.dead[0])
+    assert "before training" in text(made(logs=log))
+    assert "75.0 %" in text(made(logs=log))
+
+
+@pytest.mark.parametrize(
+    "arguments, said",
+    [
+        (["testbed_sparse", "--seeds", "1"], "--seeds: got 1, expected at least 2"),
+        (["quickstart"], "expected one, 'control', with off, positive, null"),
+        (["testbed_spars"], "testbed_sparse"),
+    ],
+)
+def test_mistakes_are_one_line(arguments, said, tmp_path):
+    from r3bench.cli import app
+
+    result = CliRunner().invoke(app, ["calibrate", *arguments, "--runs", str(tmp_path)])
+    assert result.exit_code == 2
+    assert said in result.stderr and len(result.stderr.strip().splitlines()) == 1
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.slow
+def test_calibrate_through_the_front_door(tmp_path):
+    """`pytest -m slow tests/analysis/test_analysis_calibration.py`: real runs, too short to tell anything."""
+    from r3bench.cli import app
+
+    command = ["calibrate", "testbed_sparse", "trainer.max_steps=2", "eval.limit=4", "--seeds", "2", "--first", "7"]
+    result = CliRunner().invoke(app, [*command, "--runs", str(tmp_path)])
+    assert result.exit_code == 1, result.output
+    assert "testbed_sparse, measured on testbed-worked, 2 seeds a level" in result.stdout
+    assert "not calibrated: the positive control isn't told from none" in result.stdout
+    assert len(list((tmp_path / "calibrate-testbed_sparse").glob("*/run.json"))) == 7
