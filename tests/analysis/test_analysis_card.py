@@ -1,5 +1,6 @@
 """The card of a testbed: its intervals, its detectable effect, and what it calls calibrated."""
 
+import json
 import math
 
 import numpy as np
@@ -7,6 +8,11 @@ import pytest
 from typer.testing import CliRunner
 
 from r3bench.analysis.calibration import LEVELS, card, detectable_effect, difference, fifths, text
+from r3bench.cli import app
+from r3bench.records import RunRecord, TrainRecord
+from r3bench.sweep.attempts import Failure
+from r3bench.sweep.cells import BASE_MODEL
+from r3bench.sweep.dispatcher import Report
 
 SEEDS = (3, 4, 5, 6)
 OFF = (0.40, 0.52, 0.47, 0.61)
@@ -96,19 +102,78 @@ def test_the_card_says_what_was_logged():
     ],
 )
 def test_mistakes_are_one_line(arguments, said, tmp_path):
-    from r3bench.cli import app
-
     result = CliRunner().invoke(app, ["calibrate", *arguments, "--runs", str(tmp_path)])
     assert result.exit_code == 2
     assert said in result.stderr and len(result.stderr.strip().splitlines()) == 1
     assert not list(tmp_path.iterdir())
 
 
+def planted(folder, accuracies, outcome="finished", failed=()):
+    """What a dispatcher leaves behind: runs with these accuracies by level, and their logs."""
+    report = Report(folder / "study", failed={name: Failure("bug", "planted") for name in failed})
+    for level, values in {"base": [0.125], **accuracies}.items():
+        for seed, accuracy in enumerate(values):
+            name = f"{level}-s{seed}"
+            (report.study / name).mkdir(parents=True)
+            line = {"generated_tokens": 900, "reward": 0.5, "exploration/dead": 0.75, "exploration/solved": 0.25}
+            (report.study / name / "metrics.jsonl").write_text(json.dumps(line) + "\n")
+            factors = dict(BASE_MODEL) if level == "base" else {"control": level}
+            how = outcome if name == "null-s1" else "finished"
+            train = TrainRecord(how, None, 9, 900 + seed, 8.0, "cpu", 1)
+            report.finished[name] = RunRecord(
+                name, level, "hash", seed, factors, train, {"bed": {"avg@4": accuracy}}, None, "", ""
+            )
+    return report
+
+
+@pytest.mark.parametrize(
+    "positive, null, code, faults",
+    [
+        ([0.75, 0.60, 0.86], [0.51, 0.37, 0.62], 0, []),
+        ([0.51, 0.37, 0.62], [0.75, 0.60, 0.86], 1, ["the positive", "the null"]),
+        ([0.75, 0.60, 0.86], [0.75, 0.60, 0.86], 1, ["the null"]),
+        ([0.25, 0.10, 0.36], [0.51, 0.37, 0.62], 1, ["the positive"]),
+    ],
+)
+def test_the_command_says_and_returns_what_the_records_say(monkeypatch, tmp_path, positive, null, code, faults):
+    off = [0.5, 0.375, 0.625]
+    report = planted(tmp_path, {"off": off, "positive": positive, "null": null})
+    monkeypatch.setattr("r3bench.sweep.ablate.ablate", lambda *_, **__: report)
+    command = ["calibrate", "testbed_sparse", "--seeds", "3", "--runs", str(tmp_path)]
+    shown = CliRunner().invoke(app, command)
+    assert shown.exit_code == code, shown.output
+    assert shown.stdout.splitlines()[-1].startswith("not calibrated" if faults else "calibrated")
+    page = CliRunner().invoke(app, [*command, "--json"])
+    assert page.exit_code == code
+    values = json.loads(page.stdout)
+    assert (values["calibrated"], values["start"], values["seeds"]) == (not faults, 0.125, [0, 1, 2])
+    assert [said.partition(" control ")[0] for said in values["faults"]] == faults
+    gaps = [p - o for p, o in zip(positive, off, strict=True)]
+    mean = sum(gaps) / 3
+    half = 4.302653 * math.sqrt(sum((gap - mean) ** 2 for gap in gaps) / 2) / math.sqrt(3)  # Student's, 2 degrees
+    assert values["positive"]["low"] == pytest.approx(mean - half, rel=1e-6)
+    assert values["arms"]["off"]["tokens"] == 901
+    assert values["arms"]["off"]["dead_at_start"] == 0.75
+
+
+def test_no_card_from_runs_that_are_missing_or_diverged(monkeypatch, tmp_path):
+    levels = {level: [0.5, 0.6] for level in LEVELS}
+    command = ["calibrate", "testbed_sparse", "--seeds", "2", "--runs", str(tmp_path)]
+    for name, changes, said in (
+        ("gone", {"failed": ["null-s2"]}, "1 failed"),
+        ("off", {"outcome": "diverged"}, "null-s1: diverged"),
+    ):
+        report = planted(tmp_path / name, levels, **changes)
+        monkeypatch.setattr("r3bench.sweep.ablate.ablate", lambda *_, report=report, **__: report)
+        result = CliRunner().invoke(app, command)
+        assert result.exit_code not in (0, 2), result.output
+        assert said in result.stderr
+        assert "calibrated" not in result.stdout
+
+
 @pytest.mark.slow
 def test_calibrate_through_the_front_door(tmp_path):
-    """`pytest -m slow tests/analysis/test_analysis_calibration.py`: real runs, too short to tell anything."""
-    from r3bench.cli import app
-
+    """`pytest -m slow tests/analysis/test_analysis_card.py`: real runs, too short to tell anything."""
     command = ["calibrate", "testbed_sparse", "trainer.max_steps=2", "eval.limit=4", "--seeds", "2", "--first", "7"]
     result = CliRunner().invoke(app, [*command, "--runs", str(tmp_path)])
     assert result.exit_code == 1, result.output
