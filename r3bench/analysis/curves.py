@@ -12,6 +12,7 @@ from r3bench.analysis.results import Results, Run
 Axis = Literal["tokens", "seconds", "steps"]
 FRESH = "fresh/correct"  # log key: accuracy over the groups sampled from the bare question by the policy alone
 ACCURACY = (FRESH, "correct", "rewards/correctness/mean", "reward")  # log keys, the first that is there
+SOLVED = "exploration/solved"  # log key: share of the training questions with a right answer so far
 LENGTH = ("length", "completions/mean_length")
 POINTS = 60  # of a curve on its common grid
 
@@ -23,7 +24,7 @@ class RunCurve:
     steps: np.ndarray
     tokens: np.ndarray  # completion tokens generated so far
     seconds: np.ndarray  # device seconds so far
-    accuracy: np.ndarray  # of the training batch, smoothed
+    accuracy: np.ndarray  # of the training batch, smoothed; or what else `measure` names, `SOLVED` as it is
     length: np.ndarray  # mean response tokens, NaN if not logged
     measure: str  # log key behind `accuracy`
 
@@ -85,7 +86,8 @@ def run_curve(
         tokens = share * generated
     if np.isnan(elapsed).any():
         elapsed = steps / steps[-1] * seconds
-    return RunCurve(steps, tokens, elapsed, smooth(column(measure)), column(*LENGTH), measure)
+    values = column(measure)
+    return RunCurve(steps, tokens, elapsed, values if measure == SOLVED else smooth(values), column(*LENGTH), measure)
 
 
 def smooth(values: np.ndarray, share: float = 0.1) -> np.ndarray:
@@ -96,13 +98,13 @@ def smooth(values: np.ndarray, share: float = 0.1) -> np.ndarray:
     return (total[1:] - total[start]) / (np.arange(1, len(values) + 1) - start)
 
 
-def cell_curves(results: Results) -> dict[str, list[RunCurve]]:
-    """Cell label -> curves of its finished runs, all of one log key if there is one that all have.
+def cell_curves(results: Results, wanted: Sequence[str] = ACCURACY) -> dict[str, list[RunCurve]]:
+    """Cell label -> curves of its finished runs, all of one log key of `wanted` if there is one that all have.
 
     Needs results loaded with `metrics=True`. `curve_notes` says what is left out.
     """
     logs = [results.metrics[run.run] for run in results.runs if _plotted(run) and results.metrics.get(run.run)]
-    keys = [key for key in ACCURACY if all(_logs(log, key) for log in logs)] or ACCURACY
+    keys = [key for key in wanted if all(_logs(log, key) for log in logs)] or wanted
     found: dict[str, list[RunCurve]] = {results.label(cell): [] for cell in results.cells}
     for run, index in zip(results.runs, results.cell_of, strict=True):
         if run.record is None or not _plotted(run):

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from r3bench.analysis.curves import ACCURACY, LENGTH
+from r3bench.analysis.curves import ACCURACY, LENGTH, SOLVED
 from r3bench.errors import StateError
 from r3bench.files import read_jsonl
 from r3bench.records import SCHEMA, RunPaths, RunRecord, read_record
@@ -13,7 +13,7 @@ from r3bench.seals import changed
 
 BASE_MODEL = {"base": "model"}  # factors of the run that is the model before training
 
-DRAWN = ("elapsed", "seconds", "generated_tokens", "num_tokens", *ACCURACY, *LENGTH)  # of a log, in curves
+DRAWN = ("elapsed", "seconds", "generated_tokens", "num_tokens", *ACCURACY, SOLVED, *LENGTH)  # of a log, in curves
 
 
 @dataclass

@@ -7,7 +7,7 @@ import numpy as np
 
 from r3bench.analysis import plots
 from r3bench.analysis.cells import BASE_LABEL, CellRow
-from r3bench.analysis.curves import cell_curves, curve_notes
+from r3bench.analysis.curves import SOLVED, cell_curves, curve_notes
 from r3bench.analysis.effects import Effect
 from r3bench.analysis.lattice import contrasts
 from r3bench.analysis.prepare import benchmark_sets, observed_factors, prepare
@@ -29,6 +29,7 @@ def pictures_of(
         plots.accuracies(cells, runs, confidence),
         plots.learning_curves(curves, "tokens", notes, confidence, styles),
         plots.learning_curves(curves, "seconds", notes, confidence, styles),
+        plots.learning_curves(cell_curves(results, (SOLVED,)), "tokens", (), confidence, styles),
         plots.accuracy_and_length(cells, runs, confidence),
         plots.question_differences(question_contrasts(results, headline)),
         plots.half_normal({":".join(t): v for t, v in orthogonal.items()}, {":".join(t): len(t) for t in orthogonal}),

@@ -13,7 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from r3bench.analysis.cells import BASE_LABEL, CellRow
-from r3bench.analysis.curves import Axis, RunCurve, band
+from r3bench.analysis.curves import SOLVED, Axis, RunCurve, band
 from r3bench.analysis.effects import Effect
 from r3bench.analysis.render import plain
 from r3bench.files import write_bytes
@@ -206,7 +206,10 @@ def learning_curves(
     confidence: float = 0.95,
     styles: Mapping[str, Style] | None = None,
 ) -> Picture | None:
-    """Mean training accuracy per cell with a band over seeds and a faint line per run; `notes` end the caption."""
+    """Mean training accuracy, or what else was measured, per cell with a band over seeds and a faint line per run.
+
+    `notes` end the caption.
+    """
     if not curves:
         return None
     bands = [band(label, runs, axis, confidence) for label, runs in curves.items()]
@@ -225,16 +228,20 @@ def learning_curves(
             if one.runs > 1:
                 axes.fill_between(one.x, one.low, one.high, color=colour, alpha=0.15, linewidth=0)
         axes.set_xlabel(unit)
-        axes.set_ylabel("training reward" if measure == "reward" else "training accuracy")
+        axes.set_ylabel({"reward": "training reward", SOLVED: "questions solved"}.get(measure, "training accuracy"))
         axes.legend(fontsize=8, ncols=1 + len(bands) // 9)
 
     words = "; ".join(f"{b.label} ends at {b.mean[-1]:.2f}" for b in bands)
-    caption = f"Learning curves against {unit}"
+    solved = measure == SOLVED
+    caption = f"{'Questions solved so far' if solved else 'Learning curves'} against {unit}"
     if any(b.runs > 1 for b in bands):
         caption += f"; bands are pointwise {100 * confidence:g} % intervals over seeds, thin lines single runs"
     caption += "."
     caption += "".join(f" {note[0].upper()}{note[1:]}." for note in notes)
-    return Picture(f"curves-{axis}", caption, f"Training accuracy against {unit}: {words}.", paint, (6.4, 3.4), True)
+    if solved:
+        caption += " Share of the training questions with a right answer, sampled for the bare question."
+    name, shown = (f"solved-{axis}", "Share of questions solved") if solved else (f"curves-{axis}", "Training accuracy")
+    return Picture(name, caption, f"{shown} against {unit}: {words}.", paint, (6.4, 3.4), True)
 
 
 def _far(rows: Sequence[CellRow]) -> CellRow | None:

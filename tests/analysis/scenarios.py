@@ -2,6 +2,7 @@
 
 import dataclasses
 import html
+import json
 import re
 import shutil
 from collections.abc import Callable
@@ -131,6 +132,13 @@ def _fresh(folder: Path) -> Results:
     return dataclasses.replace(results, metrics=logs)
 
 
+def count_solved(root: Path) -> None:
+    """Adds to every log, on disk, the share of questions solved so far: step / 100."""
+    for path in root.glob("*/metrics.jsonl"):
+        lines = [json.loads(line) for line in path.read_text().splitlines()]
+        path.write_text("".join(json.dumps({**x, "exploration/solved": x["step"] / 100}) + "\n" for x in lines))
+
+
 def sentences(results: Results, folder: Path | None = None) -> set[str]:
     """Every sentence of tables, JSON and report: notes, captions, the answer, the design, advice."""
     tables = [*study_tables(results), main_table(results), main_table(results, None, Choices(mark="letters"))]
@@ -218,6 +226,8 @@ SCENARIOS: dict[str, Callable[[Path], Results]] = {
     "along": _spoilt(_along, metrics=True),
     "lost level": _spoilt(lambda root: [p.unlink() for p in root.glob("*ranking*/run.json")]),
     "no log of one": _spoilt(lambda root: next(root.glob("replay-s1-*/metrics.jsonl")).unlink(), metrics=True),
+    "solved": _spoilt(count_solved, metrics=True),
+    "solved, one seed": _spoilt(count_solved, seeds=(0,), metrics=True),
     "one seed, logs": _study(seeds=(0,), metrics=True),
     "other settings": _spoilt(lambda root: None, settings={"temperature": 1.0}),
     "pooled": _table(TWO, noise=[0.3, 12.0], seeds=8, questions=200, declared=Declared(variance="pooled")),

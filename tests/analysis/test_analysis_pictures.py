@@ -6,6 +6,7 @@ import re
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
+from scenarios import count_solved
 from simulate import CELLS, FACTORS, Setting, grids
 from synthetic import Spec, make_study
 
@@ -65,6 +66,21 @@ def test_bands_have_the_declared_confidence(tmp_path):
     assert width(0.5) < width(0.8) < width(0.95)
     one = {label: runs[:1] for label, runs in curves.items()}
     assert "interval" not in plots.learning_curves(one, "tokens").caption
+
+
+def test_questions_solved_are_drawn_as_they_were_logged(tmp_path):
+    root = make_study(tmp_path / "s", Spec(metrics=True))
+    assert "solved-tokens" not in all_pictures(load_study(root, metrics=True))  # logs of older versions
+    count_solved(root)
+    picture = all_pictures(load_study(root, metrics=True))["solved-tokens"]
+    axes = picture.draw().axes[0]
+    single = [line for line in axes.lines if line.get_alpha()]
+    assert len(single) == len(list(root.glob("*/metrics.jsonl")))
+    for line in single:
+        assert line.get_ydata() == pytest.approx(np.arange(1, 61) / 100)  # not smoothed
+        assert line.get_xdata() == pytest.approx(np.arange(1, 61) * 1700)
+    assert axes.get_ylabel() == "questions solved"
+    assert "ends at 0.60" in picture.alt
 
 
 def results_of(means, factors, seeds=2, questions=50):
