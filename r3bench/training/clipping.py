@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from r3bench.training import trl_adapter
+from r3bench.training.host import Host
 
 
 class Clipping:
@@ -13,7 +14,7 @@ class Clipping:
     tokens whose weight it bounds.
     """
 
-    def __init__(self, trainer: Any) -> None:
+    def __init__(self, trainer: Host) -> None:
         accumulation = trainer.args.gradient_accumulation_steps
         window = trl_adapter.steps_per_window(trainer)
         self._accumulation = accumulation
@@ -25,7 +26,7 @@ class Clipping:
         self.name = "cap" if trainer.loss_type == "cispo" else "clip"
         self._sums: dict[int, list[float]] = {}  # number of the update, from 1 -> sum of shares, micro-steps
 
-    def note(self, trainer: Any) -> None:
+    def note(self, trainer: Host) -> None:
         """After a micro-step: add its share."""
         if not self.watched or self._metric is None:
             return

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from r3bench.training import trl_adapter
+from r3bench.training.host import Host
 from r3bench.training.loss_inputs import loss_mask
 
 EDGES = (512, 2048, 8192)  # tokens: the last of each bin of lengths but the longest
@@ -46,7 +47,7 @@ class Correction:
     def __init__(self) -> None:
         self._totals: dict[str, list[float]] = {}  # bin -> rows, sum of weights, rows that lost more than half
 
-    def observe(self, trainer: Any, batch: Mapping[str, Any], log: bool = True) -> None:
+    def observe(self, trainer: Host, batch: Mapping[str, Any], log: bool = True) -> None:
         """Note the sampled rows of a batch, before historic ones are mixed in. Collective; nothing without vLLM.
 
         Args:

@@ -9,6 +9,7 @@ import torch
 from accelerate.utils import is_peft_model
 
 from r3bench.training.component import Component
+from r3bench.training.host import Host
 from r3bench.training.trl_adapter import bare_model, head_temperature
 
 
@@ -24,7 +25,7 @@ def wanted_temperature(components: Sequence[Component], sampling: float) -> floa
 
 
 @contextlib.contextmanager
-def second_temperature(trainer: Any, temperature: float | None) -> Iterator[None]:
+def second_temperature(trainer: Host, temperature: float | None) -> Iterator[None]:
     """While it lasts, scoring forwards of the policy give entropies (B, T, 2): as sampled, and at `temperature`.
 
     None: (B, T), as they are. Without gradient only.

@@ -11,6 +11,8 @@ from typing import Any
 
 import torch
 
+from r3bench.training.host import Host
+
 
 def parts_of_like_rows(widths: Sequence[int], size: int | None = None) -> list[list[int]]:
     """Row numbers in parts of like width, narrow rows first. How many parts depends on the number of rows only.
@@ -60,7 +62,7 @@ def _best_cut(widths: Sequence[int]) -> tuple[int, int]:
     return max(((n * (widths[-1] - widths[n - 1]), n) for n in range(1, len(widths))), default=(-1, 0))
 
 
-def splitter(trainer: Any, size: int | None) -> Callable[[Sequence[int]], list[list[int]]]:
+def splitter(trainer: Host, size: int | None) -> Callable[[Sequence[int]], list[list[int]]]:
     """How rows of a forward are split by their tokens: under `tokens_per_forward`, else into parts of `size` rows.
 
     What it returns is collective, and gives equally many parts on every rank for equally many rows.
@@ -77,7 +79,7 @@ def splitter(trainer: Any, size: int | None) -> Callable[[Sequence[int]], list[l
     return partial(parts_of_tokens, tokens=tokens, agree=agree)
 
 
-def tokens_per_forward(trainer: Any) -> int | None:
+def tokens_per_forward(trainer: Host) -> int | None:
     """The setting of `R3Config`; None with a plain `GRPOConfig`."""
     tokens = getattr(trainer.args, "tokens_per_forward", None)
     return None if tokens is None else int(tokens)

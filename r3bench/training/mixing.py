@@ -15,6 +15,7 @@ from r3bench.errors import ConfigError
 from r3bench.training import trl_adapter
 from r3bench.training.component import Mixture, Trajectory
 from r3bench.training.correction import RATIO, row_weights
+from r3bench.training.host import Host
 from r3bench.training.loss_inputs import (
     BEHAVIOUR_KEY,
     FREE_KEY,
@@ -67,7 +68,7 @@ def policy_weight(ratio: np.ndarray, weight: str, clip: tuple[float, float]) -> 
 
 
 def mix_into(
-    trainer: Any,
+    trainer: Host,
     batch: dict[str, Any],
     rollout: Rollout,
     mixtures: Sequence[Mixture],
@@ -165,7 +166,7 @@ def _historic_rows(
 
 
 def _group_weights(
-    trainer: Any, batch: dict[str, Any], rollout: Rollout, mixtures: Sequence[Mixture]
+    trainer: Host, batch: dict[str, Any], rollout: Rollout, mixtures: Sequence[Mixture]
 ) -> dict[int, float]:
     """Group -> mean weight that the sampler correction leaves its fresh rows, which its historic rows get as well.
 
@@ -212,7 +213,7 @@ def _with_keys(batch: dict[str, Any], rows: Sequence[HistoricRow]) -> dict[str, 
     return {**batch, **added}
 
 
-def _widen(trainer: Any, batch: dict[str, Any], rows: Sequence[HistoricRow], growth: int) -> dict[str, Any]:
+def _widen(trainer: Host, batch: dict[str, Any], rows: Sequence[HistoricRow], growth: int) -> dict[str, Any]:
     """The batch with `growth` padding rows at its end, room for the longest historic row, and (B, T) advantages."""
     width = batch["completion_ids"].size(1)
     longer = max([width, *(len(row.trajectory.completion_ids) for row in rows)]) - width
@@ -303,7 +304,7 @@ def _write(
     batch[ROW_KEY][place] = HISTORIC_ROW
 
 
-def _make_up_for_padding(trainer: Any, batch: dict[str, Any], rollout: Rollout, counts: _Counts, growth: int) -> None:
+def _make_up_for_padding(trainer: Host, batch: dict[str, Any], rollout: Rollout, counts: _Counts, growth: int) -> None:
     """Losses that average over rows count padding rows too: scale them so that the mean is over real rows."""
     if growth and trainer.loss_type in trl_adapter.ROW_MEAN_LOSSES:
         real = rollout.rows + sum(counts.appended)

@@ -18,11 +18,12 @@ from r3bench.training import trl_adapter
 from r3bench.training.component import Component, Facts, Group, Mixture, PlannedGroup, Step, Summary
 from r3bench.training.correctness import CorrectnessRule
 from r3bench.training.history import HistoryView, TrajectoryHistory, trajectories_of
+from r3bench.training.host import Host
 from r3bench.training.loss_inputs import FREE_KEY, OLD
 from r3bench.training.mixing import mix_into
 from r3bench.training.mixture_check import admitted
 from r3bench.training.questions import SeenRows, question_id
-from r3bench.training.rollout import Layout, Rollout, append_multiple, open_rollout, place
+from r3bench.training.rollout import Layout, Rollout, Scoring, append_multiple, open_rollout, place
 
 
 class Moments:
@@ -30,7 +31,7 @@ class Moments:
 
     def __init__(
         self,
-        trainer: Any,
+        trainer: Host,
         history: TrajectoryHistory,
         rule: CorrectnessRule,
         correct_columns: list[int],
@@ -68,7 +69,7 @@ class Moments:
             num_generations=trainer.num_generations,
             groups=trainer.args.generation_batch_size // trainer.num_generations,
             questions=len(trainer.train_dataset) if isinstance(trainer.train_dataset, Dataset) else 0,
-            max_completion_length=trainer.max_completion_length,
+            max_completion_length=int(trainer.max_completion_length or 0),
             temperature=trainer.temperature,
             scale_rewards=trainer.scale_rewards,
             decode=lambda ids: tokenizer.decode(ids, skip_special_tokens=True),
@@ -130,7 +131,7 @@ class Moments:
         else:
             self.look_up(rollout)
         rollout.started = trl_adapter.micro_step(self._trainer)
-        rollout.harvesting = trl_adapter.scores_samples(self._trainer)
+        rollout.scoring = Scoring.TO_COME if trl_adapter.scores_samples(self._trainer) else Scoring.LOSS
         return rollout
 
     def _planned(self, rollout: Rollout) -> Rollout:
@@ -149,7 +150,7 @@ class Moments:
         return rollout
 
     def _check_plan(self, plan: PlannedGroup, slots: int) -> None:
-        cap = int(self._trainer.max_completion_length)
+        cap = int(self._trainer.max_completion_length or 0)
         if plan.prefix_ids and self._trainer.rollout_func is not None:
             raise ConfigError("components: a planned group gives tokens, which a rollout_func would not continue")
         if plan.prompt is not None and trl_adapter.prompts_may_differ(self._trainer) and not self._trainer.rollout_func:

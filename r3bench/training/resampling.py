@@ -8,6 +8,7 @@ import torch
 
 from r3bench.errors import ConfigError
 from r3bench.training import trl_adapter
+from r3bench.training.host import Host
 from r3bench.training.loss_inputs import loss_mask
 from r3bench.training.mixing import ROW_KEY
 from r3bench.training.moments import Moments
@@ -17,7 +18,7 @@ Sample = Callable[[list[dict[str, Any]]], tuple[Rollout, dict[str, Any]]]
 
 
 def resample(
-    trainer: Any, moments: Moments, rollout: Rollout, batch: dict[str, Any], sample: Any
+    trainer: Host, moments: Moments, rollout: Rollout, batch: dict[str, Any], sample: Sample
 ) -> tuple[Rollout, dict[str, Any]]:
     """Fill the slots of unwanted groups with groups of other questions, for as many rounds as the components allow.
 

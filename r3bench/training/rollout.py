@@ -5,12 +5,14 @@ on the trainer beyond it, since an evaluation may run in between.
 """
 
 import dataclasses
+import enum
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import torch
 
 from r3bench.errors import ConfigError
 from r3bench.training.component import Group, PlannedGroup
@@ -57,6 +59,14 @@ class Layout:
         return dataclasses.replace(self, local_rows=self.local_rows + groups_per_rank * self.group_rows)
 
 
+class Scoring(enum.Enum):
+    """Which forward pass brings the log-probs and entropies of the sampled rows."""
+
+    LOSS = "the loss forward: on-policy, TRL scores nothing before it"
+    TO_COME = "TRL's scoring forward, which is still to come"
+    DONE = "TRL's scoring forward, which has brought them for every row"
+
+
 @dataclass
 class Rollout:
     """One generation batch on this rank, and its groups on all ranks."""
@@ -72,24 +82,38 @@ class Rollout:
     masks: list[np.ndarray] = field(default_factory=list)  # B arrays (T,) bool: tokens the policy wrote, by TRL's own
     # mask (a tool's or environment's text is not; a given prefix is); empty: all were
     cut_tokens: int = 0  # tokens sampled on this rank beyond the cap and thrown away (after a given prefix)
-    prompt_ids: list[list[int]] = field(default_factory=list)  # B, from `capture` on
-    completion_ids: list[list[int]] = field(default_factory=list)  # B
+    prompt_ids: list[list[int]] = field(default_factory=list)  # B lists of tokens, once sampled
+    completion_ids: list[list[int]] = field(default_factory=list)  # B lists of tokens, once sampled
     logprobs: dict[int, np.ndarray] = field(default_factory=dict)  # local row -> (T,) behaviour log-probs
     entropies: dict[int, np.ndarray] = field(default_factory=dict)  # local row -> (T,)
     other_temperature: float | None = None  # of the entropies below; None: there are none
     other_entropies: dict[int, np.ndarray] = field(default_factory=dict)  # local row -> (T,), from the scoring forward
-    hidden: dict[int, np.ndarray] = field(default_factory=dict)  # local row -> (n, H), where a component asked
-    harvesting: bool = False  # TRL's scoring forward over this batch is still to come
-    scored: bool = False  # it came and brought log-probs and entropies of every row; else the loss forward will
+    scoring: Scoring = Scoring.LOSS  # which pass brings log-probs and entropies
     uneven: bool = False  # on some rank a rewritten prompt is far longer than the data set's
     resampled: bool = False  # further rounds were sampled, so TRL's logs no longer end with this batch
     shared: bool = False  # every rank's groups hold the tokens of all rows
     started: int = 0  # TRL's micro-step at which the batch was sampled
 
     @property
+    def scored(self) -> bool:
+        """Whether log-probs and entropies of every local row are there."""
+        return self.scoring is Scoring.DONE
+
+    @property
     def rows(self) -> int:
         """N, rows over all ranks."""
         return self.layout.ranks * self.layout.local_rows
+
+    def keep(self, rows: Iterable[int], logprobs: torch.Tensor, entropies: torch.Tensor) -> None:
+        """Take over what a forward pass found, (n, T) each, for the local `rows` that nothing is known of yet.
+
+        Rows below 0 aren't the batch's own.
+        """
+        found = logprobs.detach().float().cpu().numpy(), entropies.detach().float().cpu().numpy()
+        for place_, row in enumerate(rows):
+            if row >= 0 and row not in self.logprobs:
+                length = len(self.completion_ids[row])
+                self.logprobs[row], self.entropies[row] = found[0][place_, :length], found[1][place_, :length]
 
     def seen_prompts(self, prompts: list[Any]) -> list[Any]:
         """`prompts` with the rewritten ones put in; the list TRL shows rewards and logs stays as it was."""

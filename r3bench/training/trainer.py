@@ -39,7 +39,7 @@ from r3bench.training.questions import check_ids
 from r3bench.training.resampling import resample
 from r3bench.training.resume import check_resumable, chosen, settings_of, warn_of_changes
 from r3bench.training.reward_columns import as_list, check_counts, distinct, non_finite, placeholder, watched
-from r3bench.training.rollout import Rollout
+from r3bench.training.rollout import Rollout, Scoring
 from r3bench.training.supported import check_supported
 
 
@@ -62,6 +62,7 @@ class R3Trainer(GRPOTrainer):
     moments: Moments | None = None
     _rollout: Rollout | None = None  # the batch being sampled
     _pending: Rollout | None = None  # the batch whose log-probs the loss forward still has to bring
+    _loss_inputs: dict[str, Any] | None = None  # the part of a batch whose loss is being computed, where it needs care
 
     def __init__(
         self,
@@ -288,10 +289,18 @@ class R3Trainer(GRPOTrainer):
     # ------------------------------------------------------------------ log-probs, and what is learnt from the batch
 
     def _get_per_token_logps_and_entropies(self, model: Any, *args: Any, **kwargs: Any) -> Any:
+        """TRL's forward; on its way what it finds is kept, where components need it and no other pass brings it."""
         with trl_adapter.narrow_tiles(self.model):
-            return self._harvested(model, *args, **kwargs)
+            if self._loss_inputs is not None:
+                return self._loss_forward(self._loss_inputs, model, *args, **kwargs)
+            rollout, components = self._rollout, self.components
+            wanted = self.moments is not None and (self.moments.observes_tokens or reads_entropies(components))
+            if wanted and rollout is not None and model is self.model and rollout.scoring is Scoring.TO_COME:
+                return self._scoring_forward(rollout, model, *args, **kwargs)
+            return self._forward(model, *args, **kwargs)
 
     def _forward(self, model: Any, input_ids: Any, attention_mask: Any, logits_to_keep: int, **kwargs: Any) -> Any:
+        """TRL's forward, over parts of rows of like length where that is on."""
         forward = super()._get_per_token_logps_and_entropies
         by_length = self._uneven or tokens_per_forward(self) is not None
         if not (by_length and self.model.training and trl_adapter.can_split(self, kwargs)):
@@ -302,61 +311,35 @@ class R3Trainer(GRPOTrainer):
         split = splitter(self, size if many else None)
         return forward_by_length(partial(forward, model), input_ids, attention_mask, logits_to_keep, split, **rest)
 
-    def _harvested(self, model: Any, *args: Any, **kwargs: Any) -> Any:
-        rollout = self._rollout
-        moments = self.moments
-        if rollout is None or model is not self.model or moments is None or not rollout.harvesting:
-            return self._forward(model, *args, **kwargs)
-        if not (moments.observes_tokens or reads_entropies(moments.components)):
-            return self._forward(model, *args, **kwargs)
-        # TRL scores the sampled rows (the policy may change before their loss): keep what it finds.
-        rollout.harvesting = False
-        rollout.scored = True
-        other = rollout.other_temperature = wanted_temperature(moments.components, self.temperature)
+    def _scoring_forward(self, rollout: Rollout, model: Any, *args: Any, **kwargs: Any) -> Any:
+        """TRL scores the sampled rows (the policy may change before their loss): keep what it finds, (B, T) each."""
+        rollout.scoring = Scoring.DONE
+        other = rollout.other_temperature = wanted_temperature(self.components, self.temperature)
         with second_temperature(self, other):
             logps, entropies, aux = self._forward(model, *args, **{**kwargs, "compute_entropy": True})
         if other is not None:
             entropies, others = entropies.unbind(dim=-1)
             for row, ids in enumerate(rollout.completion_ids):
                 rollout.other_entropies[row] = others[row, : len(ids)].float().cpu().numpy()
-        for row, ids in enumerate(rollout.completion_ids):
-            rollout.logprobs[row] = logps[row, : len(ids)].float().cpu().numpy()
-            rollout.entropies[row] = entropies[row, : len(ids)].float().cpu().numpy()
+        rollout.keep(range(len(rollout.completion_ids)), logps, entropies)
         return logps, entropies if kwargs.get("compute_entropy") else None, aux
 
+    def _loss_forward(self, inputs: dict[str, Any], model: Any, *args: Any, **kwargs: Any) -> Any:
+        """The forward of a loss. On-policy it is the behaviour policy's: keep its log-probs and entropies, (B, T) each,
+        for the history."""
+        logps, entropies, aux = self._forward(model, *args, **kwargs)
+        if self._pending is not None:
+            self._pending.keep(inputs[ROW_KEY].tolist(), logps, entropies)
+        return settle(inputs, logps) if needs_settling(inputs) else logps, entropies, aux
+
     def _compute_loss(self, model: Any, inputs: dict[str, Any]) -> torch.Tensor:
-        loss = self._recorded_loss(model, inputs)
-        return loss * inputs[SCALE_KEY] if SCALE_KEY in inputs else loss
-
-    def _recorded_loss(self, model: Any, inputs: dict[str, Any]) -> torch.Tensor:
-        pending = self._pending
-        settling = ROW_KEY in inputs and needs_settling(inputs)
-        if (pending is None and not settling) or ROW_KEY not in inputs:
-            return super()._compute_loss(model, inputs)
-        # On-policy, this forward is the behaviour policy: take its log-probs and entropies for the history.
-        forward = self._get_per_token_logps_and_entropies
-        rows = inputs[ROW_KEY].tolist()
-        inputs = dict(inputs)
-
-        def recording(*args: Any, **kwargs: Any) -> Any:
-            logps, entropies, aux = forward(*args, **kwargs)
-            if pending is not None:
-                record(pending, logps, entropies)
-            return settle(inputs, logps) if settling else logps, entropies, aux
-
-        def record(pending: Rollout, logps: torch.Tensor, entropies: torch.Tensor) -> None:
-            kept_logps, kept_entropies = logps.detach().float().cpu().numpy(), entropies.detach().float().cpu().numpy()
-            for place_, row in enumerate(rows):
-                if row >= 0 and row not in pending.logprobs:
-                    length = len(pending.completion_ids[row])
-                    pending.logprobs[row] = kept_logps[place_, :length]
-                    pending.entropies[row] = kept_entropies[place_, :length]
-
-        self._get_per_token_logps_and_entropies = recording  # type: ignore[method-assign]
+        if ROW_KEY in inputs and (self._pending is not None or needs_settling(inputs)):
+            inputs = self._loss_inputs = dict(inputs)  # a copy: what is settled in it is this update's alone
         try:
-            return super()._compute_loss(model, inputs)
+            loss = super()._compute_loss(model, inputs)
         finally:
-            del self._get_per_token_logps_and_entropies  # the method again
+            self._loss_inputs = None
+        return loss * inputs[SCALE_KEY] if SCALE_KEY in inputs else loss
 
     def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> torch.Tensor:
         loss = super().training_step(model, inputs, num_items_in_batch)
