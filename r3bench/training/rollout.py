@@ -9,14 +9,16 @@ import enum
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
 
 from r3bench.errors import ConfigError
 from r3bench.training.component import Group, PlannedGroup
 from r3bench.training.questions import question_id
+
+if TYPE_CHECKING:
+    import torch
 
 
 @dataclass(frozen=True)
@@ -104,7 +106,7 @@ class Rollout:
         """N, rows over all ranks."""
         return self.layout.ranks * self.layout.local_rows
 
-    def keep(self, rows: Iterable[int], logprobs: torch.Tensor, entropies: torch.Tensor) -> None:
+    def keep(self, rows: Iterable[int], logprobs: "torch.Tensor", entropies: "torch.Tensor") -> None:
         """Take over what a forward pass found, (n, T) each, for the local `rows` that nothing is known of yet.
 
         Rows below 0 aren't the batch's own.
