@@ -33,10 +33,9 @@ class Difference:
         """Whether the interval lies above zero."""
         return self.low > 0
 
-    @property
-    def none(self) -> bool:
-        """Whether the interval holds zero."""
-        return self.low <= 0 <= self.high
+    def none(self, margin: float) -> bool:
+        """Whether the interval holds zero, or nothing beyond +-margin."""
+        return self.low <= 0 <= self.high or max(-self.low, self.high) <= margin
 
 
 @dataclass(frozen=True)
@@ -63,6 +62,7 @@ class Card:
     arms: Mapping[str, Arm]  # by level
     positive: Difference  # against off
     null: Difference  # against off
+    margin: float  # accuracy; a null control that is shown to be inside of +-margin is none
     detectable: Mapping[int, float]  # seeds -> smallest effect found in 80 % of studies, from the spread of `null`
 
     @property
@@ -74,7 +74,7 @@ class Card:
                 f"the positive control isn't told from none: {_points(self.positive.estimate)} "
                 f"[{_points(self.positive.low)}, {_points(self.positive.high)}]"
             )
-        if not self.null.none:
+        if not self.null.none(self.margin):
             found.append(
                 f"the null control is told from none: {_points(self.null.estimate)} "
                 f"[{_points(self.null.low)}, {_points(self.null.high)}]"
@@ -123,11 +123,12 @@ def card(
     start: float | None,
     runs: Mapping[str, Mapping[int, Mapping[str, Any]]],
     logs: Mapping[str, Mapping[int, Sequence[Mapping[str, Any]]]],
+    margin: float,
 ) -> Card:
     """The card of a calibration.
 
     Args:
-        recipe, task, start: as in `Card`.
+        recipe, task, start, margin: as in `Card`.
         runs: level -> seed -> `accuracy`, `tokens`, `seconds`; every level with the same seeds, two or more.
         logs: level -> seed -> lines of the run's `metrics.jsonl`.
     """
@@ -150,7 +151,7 @@ def card(
     null = difference(arms["null"].accuracies, off)
     return Card(
         recipe, task, tuple(seeds), start, arms, difference(arms["positive"].accuracies, off), null,
-        {count: detectable_effect(null.sd, count) for count in DESIGNS},
+        margin, {count: detectable_effect(null.sd, count) for count in DESIGNS},
     )  # fmt: skip
 
 
@@ -197,6 +198,7 @@ def text(made: Card) -> str:
         lines.append(
             f"{level} - off: {_points(gap.estimate)} points, 95 % interval {_points(gap.low)} to {_points(gap.high)}"
         )
+    lines[-1] += f" (margin {100 * made.margin:g})"
     sizes = ", ".join(f"{100 * size:.1f} with {count} seeds" for count, size in made.detectable.items())
     lines += [f"smallest effect found in 80 % of studies, in points: {sizes}", ""]
     lines.append("calibrated" if not made.faults else "not calibrated: " + "; ".join(made.faults))

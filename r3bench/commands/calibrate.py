@@ -26,6 +26,7 @@ def calibrate(
 ) -> None:
     """Run a testbed's positive and null control at equal tokens and print its card; exit code 1: not calibrated."""
     from r3bench.analysis.calibration import LEVELS, card, text
+    from r3bench.analysis.declared import Declared
     from r3bench.commands.study import end
     from r3bench.errors import ConfigError, R3BenchError
     from r3bench.files import read_jsonl
@@ -63,7 +64,7 @@ def calibrate(
             "accuracy": accuracy, "tokens": spent.generated_tokens, "seconds": spent.train_seconds,
         }  # fmt: skip
         logs[level][record.seed] = read_jsonl(RunPaths(Path(report.study) / name).metrics)
-    made = card(grid.name, task, start, found, logs)
+    made = card(grid.name, task, start, found, logs, float(grid.analysis.get("margin", Declared.margin)))
     if as_json:
         values = json.loads(json.dumps(dataclasses.asdict(made)).replace("NaN", "null"))
         print_json({**values, "calibrated": not made.faults, "faults": made.faults}, "calibrate")

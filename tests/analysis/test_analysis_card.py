@@ -18,7 +18,7 @@ SEEDS = (3, 4, 5, 6)
 OFF = (0.40, 0.52, 0.47, 0.61)
 
 
-def made(gain=0.2, drift=(0.01, -0.02, 0.02, -0.01), logs=None):
+def made(gain=0.2, drift=(0.01, -0.02, 0.02, -0.01), logs=None, margin=0.01):
     values = {
         "off": OFF, "positive": [a + gain + 0.01 * i for i, a in enumerate(OFF)],
         "null": [a + d for a, d in zip(OFF, drift, strict=True)],
@@ -29,7 +29,7 @@ def made(gain=0.2, drift=(0.01, -0.02, 0.02, -0.01), logs=None):
         }
         for level in LEVELS
     }
-    return card("bed", "task", 0.1, runs, {level: {seed: logs or [] for seed in SEEDS} for level in LEVELS})
+    return card("bed", "task", 0.1, runs, {level: {seed: logs or [] for seed in SEEDS} for level in LEVELS}, margin)
 
 
 def test_the_interval_is_students_over_differences_by_seed():
@@ -70,6 +70,14 @@ def test_calibrated_is_a_found_effect_and_a_null_that_is_not_found():
     assert loud.startswith("the null control is told from none: +10.0")
     assert len(made(gain=0.0, drift=(0.1, 0.11, 0.09, 0.1)).faults) == 2
     assert text(made(gain=-0.3)).splitlines()[-1].startswith("not calibrated")
+
+
+def test_a_small_null_that_is_found_is_none_inside_the_margin():
+    drift = (0.012, 0.014, 0.013, 0.013)  # found, all of it between 1.1 and 1.5 points
+    assert len(made(drift=drift).faults) == 1
+    assert made(drift=drift, margin=0.02).faults == []
+    assert len(made(drift=[-d for d in drift], margin=0.0142).faults) == 1  # its interval reaches beyond
+    assert "(margin 2)" in text(made(drift=drift, margin=0.02))
 
 
 def test_a_run_is_cut_into_fifths_of_its_tokens():

@@ -27,6 +27,11 @@ R3 = {
 }  # fmt: skip
 EXPECTED = {  # recipe -> where it departs from the defaults above
     "dapo": {**CONSTANT, "epsilon_high": 0.28, "mask_truncated_completions": True, "weight_decay": 0.1},
+    "forking_tokens": {
+        **CONSTANT, "epsilon_high": 0.28, "mask_truncated_completions": True, "weight_decay": 0.1,
+        "top_entropy_quantile": 0.2,
+    },
+    "entropy_bonus": {**CONSTANT, "entropy_coef": 0.001},
     "dr_grpo": {**CONSTANT, "loss_type": "dr_grpo", "scale_rewards": "none"},
     "gspo": {
         **CONSTANT, "loss_type": "grpo", "importance_sampling_level": "sequence", "epsilon": 0.006,
