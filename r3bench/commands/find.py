@@ -100,9 +100,9 @@ def validate(
         lines["recipe"] = f"{kinds['recipes']}: run {run_id(recipe)}, components on: {on}{needs}{once}"
         advice += warnings_of(recipe)
     if "grids" in kinds:
-        from r3bench.sweep.ablate import cell_warnings, check_cells, open_study, tuned_on
         from r3bench.sweep.cells import BASE_MODEL
         from r3bench.sweep.grid import load_grid, written
+        from r3bench.sweep.opening import cell_warnings, check_cells, open_study, tuned_on
 
         study = open_study(load_grid(name, overrides or []), Path())
         check_cells(study)

@@ -148,8 +148,8 @@ def plan(
     as_json: Json = False,
 ) -> None:
     """What a grid will run, cost, and be able to see; of a recipe, its cost and memory. Starts and writes nothing."""
-    from r3bench.sweep.ablate import cell_warnings, open_study
     from r3bench.sweep.grid import load_grid
+    from r3bench.sweep.opening import cell_warnings, open_study
     from r3bench.sweep.plan import plan as make_plan
     from r3bench.sweep.plan_text import plan_data, plan_text
     from r3bench.sweep.preflight import look

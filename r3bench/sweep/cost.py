@@ -3,11 +3,7 @@
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
-from typing import Any
-
-import yaml
 
 from r3bench import catalog, project
 from r3bench.config.precision import loaded_dtype, precision
@@ -15,6 +11,7 @@ from r3bench.config.sections import Recipe
 from r3bench.config.trainer_fields import trainer_value
 from r3bench.evaluation.task_file import beside
 from r3bench.sweep.memory import adapter_parameters, shape_of, state_bytes
+from r3bench.sweep.task_values import task_values
 from r3bench.training.embedded import CAPS, SIZES
 
 # questions of the known sets (docs/models-and-data.md has the same), where a file can't tell
@@ -180,29 +177,6 @@ def training_questions(recipe: Recipe) -> int | None:
     return known
 
 
-class _Loose(yaml.SafeLoader):
-    """Reads lm-eval's task files for their plain values; `!function` and other tags are taken as text."""
-
-
-_Loose.add_multi_constructor("!", lambda loader, suffix, node: str(node.value))
-
-
-def _task_file(task: str) -> dict[str, Any]:
-    path = catalog.names("evals", ".yaml").get(task)
-    return {} if path is None else _parsed(path.read_text())
-
-
-@cache
-def _parsed(text: str) -> dict[str, Any]:
-    return dict(yaml.load(text, Loader=_Loose) or {})
-
-
-def is_validation(task: str) -> bool:
-    """Whether a task's file reads a split called 'validation'."""
-    values = _task_file(task)
-    return "validation" in (values.get("test_split"), (values.get("dataset_kwargs") or {}).get("split"))
-
-
 def _lines(file: Path) -> int | None:
     """Questions of a JSONL file; None of another, or where it isn't there."""
     if file.suffix != ".jsonl" or not file.is_file():
@@ -213,7 +187,7 @@ def _lines(file: Path) -> int | None:
 
 def questions_of(task: str, limit: int | None = None) -> int | None:
     """Questions of an evaluation task, from its file or its JSONL file of questions; None where these don't say."""
-    details = _task_file(task).get("dataset_kwargs") or {}
+    details = task_values(task).get("dataset_kwargs") or {}
     count = details.get("items")
     if isinstance(count, Mapping):
         count = max(count.values())

@@ -2,10 +2,11 @@
 
 from concurrent.futures import Executor
 
+from r3bench.devices import cpu_cores, gpu_ids
 from r3bench.errors import ConfigError
 from r3bench.sweep.grid import ExecutorSection
 from r3bench.sweep.inline import InlineExecutor
-from r3bench.sweep.local import DeviceExecutor, ForkExecutor, cpu_cores, gpu_ids
+from r3bench.sweep.local import DeviceExecutor, ForkExecutor
 
 QUEUED = 10_000  # cells at a time of a scheduler that has a queue of its own
 

@@ -14,7 +14,6 @@ from concurrent.futures import Executor, Future, InvalidStateError
 from pathlib import Path
 from typing import Any
 
-from r3bench.devices import cpu_cores, gpu_ids  # noqa: F401, used by the executors
 from r3bench.files import no_room
 from r3bench.sweep.attempts import Failure, FailureKind, WorkerFailed
 from r3bench.sweep.child import log_file, name_of, reply_in, unpack

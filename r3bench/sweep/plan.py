@@ -21,15 +21,15 @@ from r3bench.analysis.power import (
 from r3bench.config.sections import Recipe
 from r3bench.config.strict import build
 from r3bench.config.trainer_fields import trainer_value
+from r3bench.devices import cpu_cores, gpu_ids
 from r3bench.errors import ConfigError, StateError
-from r3bench.sweep.ablate import open_study
 from r3bench.sweep.cells import BASE_MODEL, Cell
 from r3bench.sweep.cost import RunCost, evaluation_rate, questions_of, run_cost, with_transformers
 from r3bench.sweep.design import aliases
 from r3bench.sweep.executors import QUEUED
 from r3bench.sweep.grid import Grid, factors_of
-from r3bench.sweep.local import cpu_cores, gpu_ids
 from r3bench.sweep.memory import memory_text, micro_batch_growth
+from r3bench.sweep.opening import open_study
 from r3bench.sweep.spending import NODE_GPUS, Left, Machines, left_of
 from r3bench.sweep.study import Study
 from r3bench.training.embedded import CAPS

@@ -15,7 +15,7 @@ from r3bench import catalog, project
 from r3bench.config.load import load_recipe, run_id
 from r3bench.errors import ConfigError, StateError
 from r3bench.records import RunPaths
-from r3bench.sweep.ablate import open_study
+from r3bench.sweep.opening import open_study
 
 SMALL = {"max_steps": 2, "save_steps": 2, "per_device_train_batch_size": 16, "num_generations": 8,
          "max_completion_length": 24, "logging_steps": 1}  # fmt: skip

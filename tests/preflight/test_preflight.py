@@ -405,7 +405,7 @@ def test_own_code_is_part_of_a_runs_identity(mine: Path) -> None:
 
 
 def test_a_study_is_the_same_from_everywhere(mine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from r3bench.sweep.ablate import open_study
+    from r3bench.sweep.opening import open_study
 
     def cells(name: str) -> list[str]:
         return [cell.run_id for cell in open_study(name, tmp_path).cells]

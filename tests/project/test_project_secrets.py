@@ -209,8 +209,8 @@ def test_error_lines_and_tracebacks_are_masked(tmp_path):
 
 
 def test_options_of_a_scheduler_are_masked_in_the_study(tmp_path):
-    from r3bench.sweep.ablate import open_study
     from r3bench.sweep.grid import parse_grid
+    from r3bench.sweep.opening import open_study
 
     options = {"setup": ["export HF_TOKEN=whatever"], "time": 60}
     grid = parse_grid(

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from r3bench.sweep.ablate import open_study
 from r3bench.sweep.grid import load_grid
+from r3bench.sweep.opening import open_study
 
 FILE = Path(__file__).parents[2] / "benchmarks" / "grid.py"
 

@@ -9,10 +9,10 @@ import pytest
 from r3bench.config.load import parse_recipe, run_id
 from r3bench.errors import ConfigError
 from r3bench.files import read_json
-from r3bench.sweep.ablate import open_study
 from r3bench.sweep.cells import enumerate_cells
 from r3bench.sweep.design import add_one, aliases, full, half, leave_one_out
 from r3bench.sweep.grid import parse_grid
+from r3bench.sweep.opening import open_study
 
 RESULTS = Path(__file__).parents[2] / "results"
 LEVELS = {"a": ["off", "on"], "b": ["off", "on"], "c": ["off", "on"], "d": ["off", "on"]}

@@ -18,11 +18,12 @@ from r3bench.analysis import render_tables
 from r3bench.errors import StateError
 from r3bench.files import read_json, read_jsonl
 from r3bench.lock import Locked, exclusive
-from r3bench.sweep.ablate import ablate, open_study
+from r3bench.sweep.ablate import ablate
 from r3bench.sweep.dispatcher import Dispatcher
 from r3bench.sweep.grid import parse_grid
 from r3bench.sweep.index import index_file
 from r3bench.sweep.inline import InlineExecutor
+from r3bench.sweep.opening import open_study
 
 
 def executions(home):

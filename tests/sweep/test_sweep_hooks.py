@@ -15,10 +15,11 @@ from typer.testing import CliRunner
 
 from r3bench.cli import app
 from r3bench.errors import ConfigError
-from r3bench.sweep.ablate import ablate, open_study
+from r3bench.sweep.ablate import ablate
 from r3bench.sweep.grid import parse_grid
 from r3bench.sweep.hooks import shown_address
 from r3bench.sweep.inline import InlineExecutor
+from r3bench.sweep.opening import open_study
 
 NAMES = ("EVENT", "CELL", "SEED", "FAILURE", "MESSAGE")
 TELL = "printf '%s|%s|%s|%s|%s\\n' " + " ".join(f'"$R3BENCH_{name}"' for name in NAMES) + " >> told.txt"

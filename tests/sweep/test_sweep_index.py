@@ -22,10 +22,11 @@ from r3bench.errors import ConfigError
 from r3bench.files import read_jsonl
 from r3bench.lock import holder
 from r3bench.sweep import index as index_module
-from r3bench.sweep.ablate import ablate, open_study
+from r3bench.sweep.ablate import ablate
 from r3bench.sweep.grid import parse_grid
 from r3bench.sweep.inline import InlineExecutor
 from r3bench.sweep.mirror import Mirror, open_storage
+from r3bench.sweep.opening import open_study
 
 
 @pytest.fixture

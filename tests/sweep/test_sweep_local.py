@@ -12,9 +12,10 @@ import pytest
 from toy import run_toy
 
 from r3bench.files import read_jsonl
-from r3bench.sweep.ablate import ablate, open_study
+from r3bench.sweep.ablate import ablate
 from r3bench.sweep.grid import parse_grid
 from r3bench.sweep.local import DeviceExecutor, ForkExecutor
+from r3bench.sweep.opening import open_study
 
 PRELOAD = ("toy",)
 HANG = 600  # seconds after which what never happens is given up
@@ -189,10 +190,10 @@ def test_a_cell_with_two_processes_under_torchrun(home, grid_values):
 
 
 def test_gpus_are_found_and_shared_out(monkeypatch):
+    from r3bench.devices import gpu_ids
     from r3bench.errors import ConfigError
     from r3bench.sweep.executors import make_executor
     from r3bench.sweep.grid import ExecutorSection
-    from r3bench.sweep.local import gpu_ids
 
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0, 2,5,7,9")
     assert gpu_ids() == ["0", "2", "5", "7", "9"]

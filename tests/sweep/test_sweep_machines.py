@@ -16,11 +16,12 @@ from toy import TOY, run_toy
 from r3bench.files import no_room, read_jsonl
 from r3bench.records import TrainRecord
 from r3bench.sweep import attempts, local
-from r3bench.sweep.ablate import ablate, open_study
+from r3bench.sweep.ablate import ablate
 from r3bench.sweep.attempts import classify
 from r3bench.sweep.grid import parse_grid
 from r3bench.sweep.inline import InlineExecutor
 from r3bench.sweep.local import DeviceExecutor, ForkExecutor
+from r3bench.sweep.opening import open_study
 from r3bench.sweep.worker import run_job
 
 

@@ -4,7 +4,7 @@ import json
 
 from r3bench.analysis.study import _overlap_notes
 from r3bench.seals import unsealed
-from r3bench.sweep.ablate import open_study
+from r3bench.sweep.opening import open_study
 from r3bench.sweep.overlap import note_overlap
 
 

@@ -241,8 +241,9 @@ def test_nodes_and_a_price(home, monkeypatch):
 def test_finished_runs_are_subtracted(home, grid_values):
     from toy import run_toy
 
-    from r3bench.sweep.ablate import ablate, open_study
+    from r3bench.sweep.ablate import ablate
     from r3bench.sweep.inline import InlineExecutor
+    from r3bench.sweep.opening import open_study
 
     grid = parse_grid(grid_values, "toy.yaml")
     ablate(grid, home / "runs", run=run_toy, executor=InlineExecutor(), say=lambda line: None)

@@ -10,11 +10,12 @@ import pytest
 from toy import run_toy
 
 from r3bench.files import read_jsonl, write_json
-from r3bench.sweep.ablate import ablate, open_study
+from r3bench.sweep.ablate import ablate
 from r3bench.sweep.attempts import Failure, WorkerFailed, classify, failures, note_failure
 from r3bench.sweep.child import reply_in, unpack
 from r3bench.sweep.grid import ExecutorSection, parse_grid
 from r3bench.sweep.inline import InlineExecutor
+from r3bench.sweep.opening import open_study
 from r3bench.sweep.worker import run_job
 
 CLOSED = "[../third_party/gloo/gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:41055"

@@ -18,8 +18,8 @@ from r3bench.config.load import parse_recipe
 from r3bench.files import read_json, read_jsonl, write_json
 from r3bench.records import RunPaths
 from r3bench.seals import sealed
-from r3bench.sweep.ablate import open_study
 from r3bench.sweep.grid import parse_grid
+from r3bench.sweep.opening import open_study
 from r3bench.sweep.progress import saved as safe
 from r3bench.sweep.worker import run_cell
 

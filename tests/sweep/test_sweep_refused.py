@@ -6,8 +6,8 @@ from typer.testing import CliRunner
 
 from r3bench.cli import app
 from r3bench.errors import ConfigError
-from r3bench.sweep.ablate import open_study
 from r3bench.sweep.grid import parse_grid
+from r3bench.sweep.opening import open_study
 
 BONUS = {"off": {"reward.length_bonus": False}, "on": {"reward.length_bonus": True}}
 

@@ -19,8 +19,9 @@ pytest.importorskip("submitit", reason="submitit is not installed")
 
 from r3bench.files import read_json, read_jsonl
 from r3bench.records import RunPaths
-from r3bench.sweep.ablate import ablate, open_study
+from r3bench.sweep.ablate import ablate
 from r3bench.sweep.grid import ExecutorSection, parse_grid
+from r3bench.sweep.opening import open_study
 from r3bench.sweep.slurm import SlurmExecutor
 from r3bench.sweep.worker import run_cell
 

@@ -13,9 +13,10 @@ from r3bench.config.load import load_recipe
 from r3bench.errors import ConfigError
 from r3bench.files import read_jsonl
 from r3bench.records import RunPaths
-from r3bench.sweep.ablate import ablate, open_study
+from r3bench.sweep.ablate import ablate
 from r3bench.sweep.grid import parse_grid
 from r3bench.sweep.inline import InlineExecutor
+from r3bench.sweep.opening import open_study
 from r3bench.sweep.plan import plan
 from r3bench.sweep.worker import finished, run_cell
 
