@@ -5,6 +5,7 @@ import math
 
 import numpy as np
 import pytest
+from json_page import documented
 from typer.testing import CliRunner
 
 from r3bench.analysis.calibration import LEVELS, card, detectable_effect, difference, fifths, text
@@ -153,7 +154,7 @@ def test_the_command_says_and_returns_what_the_records_say(monkeypatch, tmp_path
     assert shown.stdout.splitlines()[-1].startswith("not calibrated" if faults else "calibrated")
     page = CliRunner().invoke(app, [*command, "--json"])
     assert page.exit_code == code
-    values = json.loads(page.stdout)
+    values = documented(page.stdout, "calibrate")
     assert (values["calibrated"], values["start"], values["seeds"]) == (not faults, 0.125, [0, 1, 2])
     assert [said.partition(" control ")[0] for said in values["faults"]] == faults
     gaps = [p - o for p, o in zip(positive, off, strict=True)]
