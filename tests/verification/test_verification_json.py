@@ -12,8 +12,8 @@ from typer.testing import Result
 from r3bench.commands.options import SCHEMAS
 
 ELSEWHERE = {  # documents that need a model, a hub or a server: `documented` is asked where these are
-    "ablate", "agreement", "calibrate", "compare", "eval", "eval-checkpoints", "explain", "merge", "push", "quickstart", "regrade",
-    "serve", "train",
+    "ablate", "agreement", "calibrate", "compare", "eval", "eval-checkpoints", "explain", "merge", "push", "quickstart",
+    "regrade", "serve", "train",
 }  # fmt: skip
 COMMANDS = {
     "analyze": ["analyze", "runs/honest"],
