@@ -90,8 +90,8 @@ class BestCell:
 
 
 @dataclass
-class _Found:
-    """What `_estimates` finds of a cell; see `CellRow`."""
+class Found:
+    """What `estimates` finds of a cell; see `CellRow`."""
 
     accuracy: Estimate | None = None
     gain_base: Estimate | None = None
@@ -106,14 +106,14 @@ def cell_rows(results: Results, failed_score: str | None = None) -> list[CellRow
     rows: list[CellRow] = []
     for name, members in benchmark_sets(results).items():
         data = prepare(results, name, members, failed_score, base_alone=True)
-        found = _estimates(results, data) if data else {}
+        found = estimates(results, data) if data else {}
         order = [-1] if any(r.base for r in results.runs) else []
         for index in [*order, *range(len(results.cells))]:
-            rows.append(_row(results, name, members, index, found.get(index, _Found())))
+            rows.append(_row(results, name, members, index, found.get(index, Found())))
     return rows
 
 
-def _row(results: Results, name: str, members: tuple[str, ...], index: int, found: _Found) -> CellRow:
+def _row(results: Results, name: str, members: tuple[str, ...], index: int, found: Found) -> CellRow:
     scored = np.array([r.outcome == "diverged" and not r.base for r in results.runs])
     scored |= np.logical_and.reduce([results.benchmarks[m].measured for m in members])
     where = np.flatnonzero((results.cell_of == index) & scored)
@@ -191,7 +191,7 @@ def _lengths(results: Results, members: tuple[str, ...], where: np.ndarray) -> t
     )
 
 
-def _estimates(results: Results, data: Prepared) -> dict[int, _Found]:
+def estimates(results: Results, data: Prepared) -> dict[int, Found]:
     """cell index (-1: untrained model) -> accuracy, gains and scatter."""
     confidence = results.declared.confidence
     average = data.cell_weights()
@@ -214,9 +214,9 @@ def _estimates(results: Results, data: Prepared) -> dict[int, _Found]:
         slots.append((-1, "accuracy"))
     members = benchmark_sets(results)[data.benchmark]
     shares = np.array([slot == "accuracy" for _, slot in slots])
-    estimates = _with_intervals(data, np.stack(weights), confidence, shares, _answers(results, data, members))
-    found = {index: _Found() for index, _ in slots}
-    for (index, slot), estimate in zip(slots, estimates, strict=True):
+    values = _with_intervals(data, np.stack(weights), confidence, shares, _answers(results, data, members))
+    found = {index: Found() for index, _ in slots}
+    for (index, slot), estimate in zip(slots, values, strict=True):
         setattr(found[index], slot, estimate)
     winner = _resolved_best(data, average, 1 - confidence)
     means, sds = sum(y.mean(axis=1) for y in data.scores) / len(data.scores), seed_sds(data)

@@ -27,6 +27,7 @@ class Choices:
     sd: Form = "pm"  # how the deviation over seeds is set
     interval: Form = "brackets"  # how intervals are set
     mark: Mark = "bold"  # how cells that are not shown to differ from the best are marked
+    k: tuple[int, ...] | None = None  # of pass@k and maj@k; None: 1, 2, 4, ... and all answers
     width: str = "page"  # of LaTeX: 'page' (5.5 in, or both columns) or 'column' (3.25 in)
 
     def __post_init__(self) -> None:
@@ -38,6 +39,8 @@ class Choices:
             raise ConfigError(f"--width: got '{self.width}'{nearest(self.width, WIDTHS)}")
         if not 0 <= self.decimals <= MOST_DECIMALS:
             raise ConfigError(f"--decimals: got {self.decimals}, expected 0 to {MOST_DECIMALS}")
+        if self.k is not None and not all(isinstance(k, int) and k >= 1 for k in self.k or ("",)):
+            raise ConfigError(f"--k: got {', '.join(map(str, self.k)) or 'nothing'}, expected numbers from 1 on")
         if self.sd == self.interval and self.sd in ("pm", "subscript"):
             raise ConfigError(f"--sd and --interval: both are '{self.sd}', so that nobody could tell which is which")
         if self.label is not None and not re.fullmatch(r"[A-Za-z0-9:._-]+", self.label):

@@ -41,7 +41,7 @@ def task_scores(task: str, paths: list[RunPaths], runs: list[Run]) -> tuple[Scor
     for run, path in zip(runs, paths, strict=False):
         count: dict[str, Any] = {"question": []}
         record = run.record
-        known = _known(record, path, task) if record and record.schema >= SCHEMA else None
+        known = known_files(record, path, task) if record and record.schema >= SCHEMA else None
         try:
             count = count_answers(path.evaluation / task, known)
         except TornShard as error:
@@ -83,7 +83,7 @@ def task_scores(task: str, paths: list[RunPaths], runs: list[Run]) -> tuple[Scor
     return scores, [*notes, *found, *_differences(task, counts)]
 
 
-def _known(record: RunRecord, paths: RunPaths, task: str) -> dict[str, Any]:
+def known_files(record: RunRecord, paths: RunPaths, task: str) -> dict[str, Any]:
     """Name -> digest of a task's shards, as the record has them."""
     top = f"{paths.evaluation.name}/{task}/"
     return {name.removeprefix(top): digest for name, digest in record.files.items() if name.startswith(top)}
@@ -128,7 +128,7 @@ def _differences(task: str, counts: list[dict[str, Any]]) -> list[str]:
     return notes
 
 
-def count_answers(folder: Path, known: Mapping[str, Any] | None = None) -> dict[str, Any]:
+def count_answers(folder: Path, known: Mapping[str, Any] | None = None, texts: Sequence[str] = ()) -> dict[str, Any]:
     """Sums per question over a task's shards: question, samples, correct, truncated (counts) and tokens (mean).
 
     An answer (question, repeat) that is in two shards counts once: the one in the first shard.
@@ -137,6 +137,7 @@ def count_answers(folder: Path, known: Mapping[str, Any] | None = None) -> dict[
         folder: `eval/<task>`.
         known: name -> digest of the shards that the run's record is about; others are left out, and counted in
             `unknown`. None: all shards are taken as they are.
+        texts: further columns that are wanted of every answer that counts, as lists in the order of `answers`.
 
     Raises:
         StateError: a shard is missing, has other content than its digest says, or can't be read as answers.
@@ -146,7 +147,7 @@ def count_answers(folder: Path, known: Mapping[str, Any] | None = None) -> dict[
         return {"question": []}
     tables, settings, weights = [], {}, set()
     for name in sorted(names if known is None else known):
-        table = _table(folder / name, None if known is None else known[name])
+        table = _table(folder / name, None if known is None else known[name], texts)
         settings = _settings(table, folder / name)
         weights.add(str(settings.pop(WEIGHTS, "")))
         tables.append(table)
@@ -189,11 +190,12 @@ def count_answers(folder: Path, known: Mapping[str, Any] | None = None) -> dict[
         "unknown": unknown,
         "answers": (index[kept], repeat[kept], numbers["correct"][kept] > 0),
         "order": partial(_order, sorted(names if known is None else known), tables),
+        **{column: table[column].take(pa.array(kept)).to_pylist() for column in texts},
     }
 
 
-def _table(path: Path, known: Mapping[str, Any] | None) -> pa.Table:
-    """The columns of one shard that are counted."""
+def _table(path: Path, known: Mapping[str, Any] | None, texts: Sequence[str] = ()) -> pa.Table:
+    """The columns of one shard that are counted, and `texts`."""
     try:
         content = path.read_bytes()
     except OSError as error:
@@ -203,12 +205,12 @@ def _table(path: Path, known: Mapping[str, Any] | None) -> pa.Table:
     try:
         file = pq.ParquetFile(pa.BufferReader(content), page_checksum_verification=True)
         columns = file.schema_arrow.names
-        table = file.read(columns=COLUMNS)
+        table = file.read(columns=[*COLUMNS, *texts])
     except DAMAGED as error:
         raise TornShard(
             f"{path}: not readable as parquet ({first_line(error)}); remove it and run r3bench eval again"
         ) from error
-    missing = set(COLUMNS) - set(table.column_names)
+    missing = {*COLUMNS, *texts} - set(table.column_names)
     if missing:
         raise TornShard(f"{path}: no column '{sorted(missing)[0]}'; found {', '.join(columns)}")
     for column in COLUMNS:

@@ -9,6 +9,7 @@ from r3bench.analysis.reported_rows import reported, source_notes
 from r3bench.analysis.results import Results
 from r3bench.errors import ConfigError, nearest
 
+OURS = ("wide", "long", "effects", "pass@k", "maj@k")  # layouts that are of no paper
 LAYOUTS = {"r3-table1": "Pass@1 by model", "r3-table3": "leave-one-out ablation"}
 # paper's column -> names a task of ours may have; where ours is another item set, the note says so
 COLUMNS = {
@@ -29,7 +30,7 @@ def paper_table(results: Results, layout: str, with_reported: bool = True) -> Ta
         ConfigError: unknown layout, or a study without the cells the layout needs.
     """
     if layout not in LAYOUTS:
-        raise ConfigError(f"layout: got '{layout}'{nearest(layout, ('wide', 'long', 'effects', *LAYOUTS))}")
+        raise ConfigError(f"layout: got '{layout}'{nearest(layout, (*OURS, *LAYOUTS))}")
     rows = cell_rows(results)
     ours = _benchmarks(results)
     chosen = _rows_for(results, layout)

@@ -43,10 +43,10 @@ def main_table(results: Results, rows: Sequence[CellRow] | None = None, choices:
             strong, letters = marked.get(name, ({}, {}))
             found = None if row is None else row.accuracy
             best, group = (False, "") if base else (bool(strong.get(label)), letters.get(label, ""))
-            line.append(_entry(found, chosen, None if row is None else row.seed_sd, best, group))
+            line.append(entry_of(found, chosen, None if row is None else row.seed_sd, best, group))
         answers = _graded(results, first, sets[headline])
         line += [
-            _entry(first.gain_off, chosen, None, signed=True),
+            entry_of(first.gain_off, chosen, None, signed=True),
             Entry("-" if base else str(len(first.runs)), None if base else len(first.runs)),
             Entry(count(answers), answers),
             Entry(decimal(first.tokens), first.tokens),
@@ -73,10 +73,11 @@ def _limits(estimate: Estimate) -> Interval:
     return estimate.models if estimate.like_these.low is None else estimate.like_these
 
 
-def _entry(
+def entry_of(
     estimate: Estimate | None, choices: Choices, sd: float | None, strong: bool = False, letters: str = "",
     signed: bool = False,
 ) -> Entry:  # fmt: skip
+    """A number with its deviation and interval, as chosen; sd: over seeds; strong, letters: how it is marked."""
     if estimate is None:
         return Entry("-")
     low, high, places = _limits(estimate).low, _limits(estimate).high, choices.decimals

@@ -125,12 +125,5 @@ def _sampling_variance(scores: Sequence[Scores], rows: np.ndarray, base: np.ndar
     result = np.full(len(rows), np.nan)
     for i, row in enumerate(rows):
         if base[row]:
-            parts = []
-            for score in scores:
-                samples, p = score.samples[row], score.accuracy[row]
-                # one answer says nothing about its own spread: bound it by that of the mean
-                one = (samples < 2).any()
-                within = p.mean() * (1 - p.mean()) if one else (p * (1 - p) / (samples - 1)).mean()
-                parts.append(within / len(p) / len(scores) ** 2)
-            result[i] = sum(parts)
+            result[i] = sum(score.answer_variance(row) for score in scores) / len(scores) ** 2
     return result

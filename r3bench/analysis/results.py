@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 
 import numpy as np
 
@@ -48,6 +49,14 @@ class Scores:
         with np.errstate(invalid="ignore", divide="ignore"):
             return np.where(self.samples > 0, self.correct / self.samples, np.nan)
 
+    def answer_variance(self, run: int) -> float:
+        """Variance of a run's mean over exactly these questions where only its sampled answers could differ."""
+        samples, p = self.samples[run], self.accuracy[run]
+        # one answer says nothing about its own spread: bound it by that of the mean
+        one = (samples < 2).any()
+        within = p.mean() * (1 - p.mean()) if one else (p * (1 - p) / (samples - 1)).mean()
+        return float(within / len(p))
+
 
 @dataclass(frozen=True)
 class Results:
@@ -61,6 +70,7 @@ class Results:
     planned: int | None = None  # runs the grid asks for, base model left out
     notes: tuple[str, ...] = ()  # what a reader must know about the input
     metrics: Mapping[str, Sequence[Mapping[str, float]]] = field(default_factory=dict)  # run id -> training log
+    folder: Path | None = None  # of a study, where the answers behind the counts are
     excluded: tuple[Run, ...] = ()  # runs that someone has left out; no part of `runs`, their reason is that person's
 
     @cached_property

@@ -103,6 +103,7 @@ def load_study(folder: Path, *, metrics: bool = False) -> Results:
         planned=len(planned) or None,
         notes=tuple(note.replace(f"{folder}/", "") for note in notes),  # the same wherever the study is
         metrics=logs,
+        folder=folder,
         excluded=tuple(run for run, _ in excluded),
     )
 

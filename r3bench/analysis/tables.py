@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
+from r3bench.analysis import at_k_tables
 from r3bench.analysis.cells import CellRow, Estimate, best_cells, cell_rows
 from r3bench.analysis.choices import Choices, chosen
 from r3bench.analysis.effects import Effect, effects
@@ -17,11 +18,10 @@ from r3bench.analysis.render import SUFFIXES, render
 from r3bench.analysis.results import Results
 from r3bench.analysis.study import load_study
 from r3bench.analysis.twoway import ROUNDING
-from r3bench.errors import StateError
+from r3bench.errors import ConfigError, StateError
 from r3bench.files import write_text
 
 LIKE_THESE = "on questions like these (two-way: seeds and questions)"
-LAYOUTS = ("wide", "long", "effects")  # besides those of papers
 
 
 def render_tables(
@@ -32,12 +32,13 @@ def render_tables(
     Args:
         study: study folder, or the results of one or of a table in memory (`external.load_any`).
         format: 'markdown', 'latex', 'html', or 'csv' (the tidy cell frame; of a layout, its first table).
-        layout: 'wide' (one table, a column per benchmark), 'long' (a table per benchmark), 'effects', or 'r3-table1'
-            or 'r3-table3' for the paper's own. Left out: all, or 'wide' where the choices are about one table.
+        layout: 'wide' (one table, a column per benchmark), 'long' (a table per benchmark), 'effects', 'pass@k' or
+            'maj@k' (a table per benchmark, a column per k), or 'r3-table1' or 'r3-table3' for the paper's own. Left
+            out: all, or 'wide' where the choices are about one table.
         choices: columns, names, decimals and the like.
 
     Raises:
-        StateError, ConfigError: see `load_study`, `render` and `choices.chosen`.
+        StateError, ConfigError: see `load_study`, `render`, `at_k` and `choices.chosen`.
     """
     results = study if isinstance(study, Results) else load_study(study)
     said = choices or Choices()
@@ -45,6 +46,10 @@ def render_tables(
         layout = "wide"
     if format == "csv" and layout is None and said.only is None:
         return render([cell_frame(cell_rows(results))], "csv")
+    if said.k is not None and layout not in at_k_tables.LAYOUTS:
+        raise ConfigError(f"--k is about --layout {' or '.join(at_k_tables.LAYOUTS)}")
+    if format == "csv" and layout in at_k_tables.LAYOUTS and said.only is None and said.columns is None:
+        return render([at_k_tables.at_k_frame(results, [at_k_tables.LAYOUTS[layout]], said.k)], "csv")
     tables = chosen(_laid_out(results, layout, said), said)
     if not tables:
         raise StateError(f"{results.name}: no table to show in layout '{layout}': nothing was varied")
@@ -76,6 +81,8 @@ def _laid_out(results: Results, layout: str | None, choices: Choices) -> list[Ta
     if layout == "effects":
         tables = study_tables(results, decimals=choices.decimals)
         return [t for t in tables if not t.key.startswith(("cells-", "answers-"))]
+    if layout in at_k_tables.LAYOUTS:
+        return at_k_tables.at_k_tables(results, at_k_tables.LAYOUTS[layout], choices)
     return [paper_table(results, layout)]
 
 
@@ -391,15 +398,16 @@ def cell_frame(rows: Sequence[CellRow]) -> Table:
         }
         flat.append({"benchmark": record["benchmark"], "cell": record["cell"], **levels} | {
             k: joined.get(k, v) for k, v in record.items() if k not in ("benchmark", "cell", "levels")})  # fmt: skip
-    return _frame(flat, "cells")
+    return frame_of(flat, "cells")
 
 
 def effect_frame(found: Sequence[Effect]) -> Table:
     """The tidy frame of effects."""
-    return _frame([e.record() for e in found], "effects")
+    return frame_of([e.record() for e in found], "effects")
 
 
-def _frame(records: Sequence[dict[str, object]], title: str) -> Table:
+def frame_of(records: Sequence[dict[str, object]], title: str) -> Table:
+    """Records with the same keys as a table for CSV."""
     names = list(records[0]) if records else []
     body = []
     for record in records:

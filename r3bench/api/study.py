@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from r3bench.api.plot import Plots
-from r3bench.errors import ConfigError, StateError, first_line
+from r3bench.errors import ConfigError, StateError, first_line, nearest
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -148,6 +148,25 @@ class Study:
                 }))  # fmt: skip
         return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=columns)
 
+    def at_k(self, score: Literal["pass", "maj"] = "pass", ks: Sequence[int] | None = None) -> "pd.DataFrame":
+        """pass@k or maj@k: a row per benchmark, cell and k, with both intervals and the gain over the reference.
+
+        Args:
+            score: 'pass' (the unbiased estimator of arXiv 2107.03374) or 'maj'; maj@k needs a study's answers.
+            ks: up to the answers that every run has to every question; None: 1, 2, 4, ... and all.
+
+        Raises:
+            ConfigError: a score that there isn't, or a k beyond the answers.
+            StateError: one answer to every question, or counts where answers are needed.
+        """
+        import pandas as pd
+
+        from r3bench.analysis.at_k import SCORES, at_k
+
+        if score not in SCORES:
+            raise ConfigError(f"at_k: score: got '{score}'{nearest(score, SCORES)}")
+        return pd.DataFrame([row.record() for row in at_k(self._results, score, ks)])
+
     def compare(self, other: "Study", tasks: Sequence[str] | None = None) -> "pd.DataFrame":
         """The cells that both studies have, this one minus the other: a row per benchmark and cell.
 
@@ -176,9 +195,9 @@ class Study:
 
         Args:
             format: 'markdown', 'latex', 'html' or 'csv'.
-            layout: 'wide', 'long', 'effects' or a paper's; None: all of them.
-            chosen: `columns`, `only`, `rename`, `decimals`, `caption`, `label`, `sd`, `interval`, `mark`, `width`, as
-                the options of `r3bench tables`; names are a list, `rename` is a mapping.
+            layout: 'wide', 'long', 'effects', 'pass@k', 'maj@k' or a paper's; None: all of them.
+            chosen: `columns`, `only`, `rename`, `decimals`, `caption`, `label`, `sd`, `interval`, `mark`, `k`, `width`,
+                as the options of `r3bench tables`; names and `k` are lists, `rename` is a mapping.
 
         Raises:
             ConfigError: a choice that there isn't, or a column, table or text that the tables don't have.

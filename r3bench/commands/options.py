@@ -104,7 +104,8 @@ Layout = Annotated[
     typer.Option(
         "--layout",
         metavar="NAME",
-        help="wide (a column per benchmark), long (a table each), effects; a paper's: r3-table1, r3-table3.",
+        help="wide (a column per benchmark), long (a table each), effects, pass@k, maj@k; a paper's: r3-table1, "
+        "r3-table3.",
     ),
 ]
 Sd = Annotated[
@@ -118,6 +119,10 @@ IntervalForm = Annotated[
 MarkForm = Annotated[
     str | None,
     typer.Option("--mark", metavar="HOW", help="Cells not shown to differ from the best: bold, letters or none."),
+]
+Ks = Annotated[
+    str | None,
+    typer.Option("--k", metavar="1,8,...", help="The k of --layout pass@k and maj@k; default: 1, 2, 4, ... and all."),
 ]
 PageWidth = Annotated[
     str | None,
@@ -134,7 +139,7 @@ Shown = Annotated[
 
 
 def choices_of(
-    source: str | Path, rename: list[str] | None, columns: str | None, only: str | None, **others: Any
+    source: str | Path, rename: list[str] | None, columns: str | None, only: str | None, k: str | None, **others: Any
 ) -> "tuple[Choices, list[str]]":
     """What was chosen of the printed tables, and the `--rename` that are about the columns of a file instead."""
     from r3bench.analysis.choices import choices_from
@@ -144,6 +149,7 @@ def choices_of(
     values = {
         "columns": _names("--columns", columns) if columns is not None else None,
         "only": _names("--only", only) if only is not None else None,
+        "k": _numbers("--k", k) if k is not None else None,
         "rename": {k: v for k, v in pairs.items() if k not in of_file},
         **others,
     }
@@ -233,6 +239,15 @@ def _names(option: str, text: str) -> tuple[str, ...]:
     if not all(names):
         raise ConfigError(f"{option}: got '{text}', expected names of columns with commas between them")
     return names
+
+
+def _numbers(option: str, text: str) -> tuple[int, ...]:
+    from r3bench.errors import ConfigError
+
+    parts = [part.strip() for part in text.split(",")]
+    if not all(part.isascii() and part.isdecimal() and len(part) < 10 for part in parts):
+        raise ConfigError(f"{option}: got '{text}', expected whole numbers with commas between them")
+    return tuple(map(int, parts))
 
 
 def _pairs(option: str, given: list[str] | None, form: str) -> dict[str, str]:

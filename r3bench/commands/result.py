@@ -20,6 +20,7 @@ from r3bench.commands.options import (
     Ignore,
     IntervalForm,
     Json,
+    Ks,
     Label,
     Layout,
     MarkForm,
@@ -77,6 +78,7 @@ def tables(
     sd: Sd = None,
     interval: IntervalForm = None,
     mark: MarkForm = None,
+    k: Ks = None,
     width: PageWidth = None,
     out: Out = None,
     declared: Fixed = None,
@@ -103,8 +105,8 @@ def tables(
 
     path = other_source(study, runs) or study_folder(study, runs)
     folder = out or (path / "tables" if (path / "study.json").exists() else beside(path, "-tables"))
-    choices, renamed = choices_of(path, rename, columns, only, decimals=decimals, caption=caption, label=label, sd=sd,
-                                  interval=interval, mark=mark, width=width)  # fmt: skip
+    choices, renamed = choices_of(path, rename, columns, only, k, decimals=decimals, caption=caption, label=label,
+                                  sd=sd, interval=interval, mark=mark, width=width)  # fmt: skip
     outside = other_files(files, metric, filter, right, missing, step, regrade, boxed)
     results = load_any(path, *told(declared, factors, ignore, renamed or None, reference), outside=outside)
     if as_json:
@@ -112,7 +114,8 @@ def tables(
         from r3bench.analysis.external import analysis
 
         made = write_tables(results, folder, choices, layout)
-        print_json({**analysis(results), "made": [str(path) for path in made]}, "tables")
+        found = {**analysis(results), **_at_k(results, layout, choices)}
+        print_json({**found, "made": [str(path) for path in made]}, "tables")
         return
     show_tables(results, folder, format, layout, choices)
 
@@ -150,6 +153,7 @@ def analyze(
     sd: Sd = None,
     interval: IntervalForm = None,
     mark: MarkForm = None,
+    k: Ks = None,
     width: PageWidth = None,
     runs: Runs = RUNS,
     as_json: Json = False,
@@ -162,20 +166,29 @@ def analyze(
     from r3bench.analysis.external import analysis, load_any
 
     source = named_source(source, runs)
-    choices, renamed = choices_of(source, None if as_json else rename, columns, only, decimals=decimals,
+    choices, renamed = choices_of(source, None if as_json else rename, columns, only, k, decimals=decimals,
                                   caption=caption, label=label, sd=sd, interval=interval, mark=mark,
                                   width=width)  # fmt: skip
     if as_json:
         renamed = rename or []  # there are no headings to be called something else
-        refuse_choices(choices, layout)
+        refuse_choices(choices, layout if layout not in ("pass@k", "maj@k") else None)
     outside = other_files(files, metric, filter, right, missing, step, regrade, boxed)
     results = load_any(source, *told(declared, factors, ignore, renamed or None, reference), outside=outside)
     if as_json:
-        print_json(analysis(results), "analyze")
+        print_json({**analysis(results), **_at_k(results, layout, choices)}, "analyze")
         return
     from r3bench.analysis.tables import render_tables
 
     typer.echo(render_tables(results, format, layout, choices))
+
+
+def _at_k(results: "Results", layout: str | None, choices: "Choices") -> dict[str, list[dict[str, object]]]:
+    """pass@k or maj@k for JSON, where that layout is asked for."""
+    from r3bench.analysis.at_k import at_k
+    from r3bench.analysis.at_k_tables import LAYOUTS
+
+    score = LAYOUTS.get(layout or "")
+    return {} if score is None else {"at_k": [row.record() for row in at_k(results, score, choices.k)]}
 
 
 def convert(
@@ -288,7 +301,11 @@ def refuse_choices(choices: "Choices", layout: str | None) -> None:
     from r3bench.analysis.choices import Choices
     from r3bench.errors import ConfigError
 
-    given = [f"--{f.name}" for f in fields(Choices) if getattr(choices, f.name) != getattr(Choices(), f.name)]
+    given = [
+        f"--{f.name}"
+        for f in fields(Choices)
+        if f.name != "k" and getattr(choices, f.name) != getattr(Choices(), f.name)
+    ]
     given += ["--layout"] if layout is not None else []
     if given:
         raise ConfigError(f"--json: prints every number in full; {given[0]} is for tables that are printed")

@@ -32,6 +32,7 @@ class Spec:
     run_sd: float = 0.1
     run_question_sd: float = 0.3
     base_model: bool = True
+    wrong_values: int = 0  # wrong answers take one of so many values, or none; 0: none have a value
     response: str = "so the answer is \\boxed{7}"
     diverged: Sequence[tuple[int, int]] = ()  # (cell index, seed) that diverged
     gave_up: Sequence[tuple[int, int]] = ()  # (cell index, seed) that failed for good
@@ -121,6 +122,9 @@ def _write_answers(folder: Path, p: np.ndarray, spec: Spec, rng: np.random.Gener
             place = np.tile(np.arange(start, min(start + width, len(p))), len(repeats))
             correct = rng.random(len(place)) < p[place]
             count = len(place)
+            said: list[str | None] = [None] * count
+            if spec.wrong_values:
+                said = [str(100 + v) if v else None for v in rng.integers(0, spec.wrong_values + 1, count)]
             table = pa.table(
                 {
                     "question": [f"q{i:04d}" for i in place],
@@ -129,7 +133,7 @@ def _write_answers(folder: Path, p: np.ndarray, spec: Spec, rng: np.random.Gener
                     "response": [spec.response] * count,
                     "tokens": rng.integers(20, 60, count),
                     "gold": ["7"] * count,
-                    "extracted": ["7" if c else None for c in correct],
+                    "extracted": ["7" if c else s for c, s in zip(correct, said, strict=True)],
                     "reason": ["exact" if c else "no boxed answer" for c in correct],
                     "correct": correct,
                     "truncated": rng.random(count) < 0.1,

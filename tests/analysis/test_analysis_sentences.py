@@ -193,6 +193,10 @@ ELSEWHERE = {  # sentence -> the test that prints it, and holds it back
     "{file}: written by an older version": "test_analysis_study.py",
     "cell {cell}: the sampler correction": "test_scale_numbers.py",
     "left out, their first measured point": "test_analysis_heldout.py",
+    "pass@k: the chance": "test_analysis_at_k.py",
+    "maj@k: the chance": "test_analysis_at_k.py",
+    "{95} % intervals on questions like these (two-way: seeds and questions), each by itself": "test_analysis_at_k.py",
+    "{benchmark}: {4 answers} to a question": "test_analysis_at_k.py",
 }
 
 

@@ -54,6 +54,16 @@ def test_runs_questions_answers_and_curves_add_up(study):
         assert curve["step"].tolist() == [line["step"] for line in log]
 
 
+def test_scores_of_k_answers_are_a_frame(study):
+    frame = study.at_k("pass", [1, 3])
+    assert sorted(set(frame["k"])) == [1, 3] and len(frame) == 2 * len(study.cells)
+    one = frame[frame["k"] == 1].set_index(["benchmark", "cell"])["value"]
+    assert one.to_dict() == pytest.approx(study.cells.set_index(["benchmark", "cell"])["accuracy"].to_dict())
+    assert (study.at_k("maj")["value_low"] <= study.at_k("maj")["value"]).all()
+    with pytest.raises(r3bench.errors.ConfigError, match="did you mean 'pass'"):
+        study.at_k("pas")
+
+
 @pytest.mark.parametrize("name", ["effects", "interactions", "cells", "length", "questions", "curves"])
 def test_plots_are_axes_with_something_on_them(study, name, tmp_path):
     from matplotlib.axes import Axes
