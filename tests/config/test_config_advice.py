@@ -21,7 +21,7 @@ from r3bench.errors import ConfigError
 RECIPES = sorted(catalog.names("ablations", ".yaml", "recipes"))
 TESTBED = {name for name in RECIPES if name.startswith("testbed_")}
 # one update per sampled batch on purpose: they claim no method with a clip
-OUR_OWN = {"quickstart", "smollm2_gsm8k", *TESTBED}
+OUR_OWN = {"quickstart", "smollm2_gsm8k", "entropy_bonus", *TESTBED}
 
 
 def faults(recipe: Any) -> list[str]:
