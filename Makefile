@@ -53,7 +53,7 @@ docs: $(READY)
 resolve: $(READY)
 	$(BIN)/python .ci/resolve.py
 
-# `make trl VERSION=x.y.z`: what hangs on TRL, against another version of it, and what broke.
+# `make trl VERSION=x.y.z`: what depends on TRL, against another version of it, and what broke.
 trl: $(READY)
 	test -n "$(VERSION)" || { echo "make trl VERSION=x.y.z"; exit 2; }
 	$(BIN)/python .ci/try_trl.py $(VERSION)

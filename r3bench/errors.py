@@ -43,7 +43,7 @@ class Diverged(R3BenchError):
 
 
 class Interrupted(R3BenchError):
-    """A signal asked the run to stop; its state is saved and the same command goes on from there."""
+    """A signal asked the run to stop; its state is saved and the same command resumes from there."""
 
     exit_code = 75  # EX_TEMPFAIL: try again
 

@@ -132,7 +132,7 @@ class TrainRecord:
     weights_changed: float | None = None  # share of the trained weights that differ from the start
     weights_changed_sampled: float | None = None  # the same of the weights that sampling uses, in the engine's dtype
     correction: dict[str, Any] = field(default_factory=dict)  # what the sampler correction left of answers' weights
-    notes: list[str] = field(default_factory=list)  # mended on the way, such as a spoilt checkpoint
+    notes: list[str] = field(default_factory=list)  # what happened on the way, such as a corrupt checkpoint
     files: Files = field(default_factory=dict)  # digests of the log and the weights, see `r3bench.seals`
 
 

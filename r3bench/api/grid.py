@@ -57,7 +57,7 @@ class Grid:
     def run(
         self, runs: str | Path = "runs", *, strict: bool = True, say: Callable[[str], None] = lambda line: None
     ) -> Study:
-        """Run every cell that isn't finished yet, and measure it; calling it again goes on from there.
+        """Run every cell that isn't finished yet, and measure it; calling it again resumes from there.
 
         Args:
             runs: folder that holds studies.

@@ -144,11 +144,11 @@ def _along(
 
 def _check(directory: Path) -> None:
     """Refuse weights that are not those that were trained; set answers aside that are not those that were recorded."""
-    from r3bench.evaluation.tied import check_weights, set_aside_spoilt
+    from r3bench.evaluation.tied import check_weights, set_aside_corrupt
     from r3bench.records import RunPaths
 
     check_weights(RunPaths(directory))
-    for shard, wrong in set_aside_spoilt(RunPaths(directory)).items():
+    for shard, wrong in set_aside_corrupt(RunPaths(directory)).items():
         typer.echo(f"{shard}: set aside, it {wrong}", err=True)
 
 

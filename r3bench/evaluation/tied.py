@@ -23,7 +23,7 @@ def note_rewrite(path: Path, content: Path) -> None:
         "shard": f"{task.parent.name}/{task.name}/{path.name}", **file_digest(content)})  # fmt: skip
 
 
-def spoilt(paths: RunPaths) -> dict[Path, str]:
+def corrupt_shards(paths: RunPaths) -> dict[Path, str]:
     """The shards of a run that can't be read, or differ from what `run.json` says; shard -> what is wrong.
 
     A shard that no record knows is one of a measurement that goes on: it only has to be readable.
@@ -46,10 +46,10 @@ def spoilt(paths: RunPaths) -> dict[Path, str]:
     return found
 
 
-def set_aside_spoilt(paths: RunPaths) -> dict[Path, str]:
-    """Rename spoilt shards, so that their answers are drawn again; new name -> what was wrong."""
+def set_aside_corrupt(paths: RunPaths) -> dict[Path, str]:
+    """Rename corrupt shards, so that their answers are drawn again; new name -> what was wrong."""
     moved = {}
-    for path, wrong in spoilt(paths).items():
+    for path, wrong in corrupt_shards(paths).items():
         target = path.with_name(f"{path.name}.torn")
         os.replace(path, target)
         moved[target] = wrong
@@ -57,12 +57,12 @@ def set_aside_spoilt(paths: RunPaths) -> dict[Path, str]:
 
 
 def check_answers(paths: RunPaths) -> None:
-    """Refuse to go on from answers that are not what the record says.
+    """Refuse to resume from answers that are not what the record says.
 
     Raises:
         StateError: names the first such file and what is wrong with it.
     """
-    for path, wrong in spoilt(paths).items():
+    for path, wrong in corrupt_shards(paths).items():
         raise StateError(f"{path}: {wrong}; remove it and measure again (r3bench eval, r3bench ablate)")
 
 

@@ -122,8 +122,8 @@ def tune(study: Study, executor: Executor, slots: int, search: Runner, say: Call
     """Run the searches of a study's cells that aren't finished, `slots` at a time.
 
     Raises:
-        StateError: a search failed; the others are finished first, and the same command goes on from there.
-        Interrupted: a signal asked to stop; the searches go on from their last finished trial.
+        StateError: a search failed; the others are finished first, and the same command resumes from there.
+        Interrupted: a signal asked to stop; the searches resume from their last finished trial.
     """
     seen = {cell.name: cell for cell in reversed(study.cells) if cell.factors != BASE_MODEL}
     assert study.grid.tuning is not None
@@ -165,6 +165,6 @@ def tune(study: Study, executor: Executor, slots: int, search: Runner, say: Call
                     failed.append(f"{name}: {classify(error).message}")
     if received:
         what = signal.Signals(received[0]).name
-        raise Interrupted(f"{study.root}: {what} received during tuning; the same command goes on from there")
+        raise Interrupted(f"{study.root}: {what} received during tuning; the same command resumes from there")
     if failed:
         raise StateError(f"tuning failed for {len(failed)} cells; {failed[0]}")

@@ -30,7 +30,7 @@ from r3bench.sweep.strategy import Strategy, check_launch, rank_environment
 from r3bench.sweep.worker import finished, lead, run_cell
 
 SAVING = 600  # seconds the ranks get to finish the batch and save after a signal; then they are killed
-AGAIN = "the same command goes on from the newest checkpoint"
+AGAIN = "the same command resumes from the newest checkpoint"
 
 
 @dataclass(frozen=True)

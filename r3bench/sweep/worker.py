@@ -116,9 +116,9 @@ def run_cell(
         steps = steps or real_steps(disk_floor_gb)
         before = _measured_before(paths, factors) if lead() else {}
         if lead():
-            from r3bench.evaluation.tied import set_aside_spoilt
+            from r3bench.evaluation.tied import set_aside_corrupt
 
-            for shard, wrong in set_aside_spoilt(paths).items():  # torn from outside: its answers are drawn again
+            for shard, wrong in set_aside_corrupt(paths).items():  # torn from outside: its answers are drawn again
                 print(f"{shard}: set aside, it {wrong}", file=sys.stderr)
             _describe(recipe, paths, steps.environment())
         if factors == BASE_MODEL:

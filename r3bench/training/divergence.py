@@ -18,7 +18,7 @@ GROWTH = 1000.0  # times the largest weight of the start; useful training moves 
 class StopAtRunawayWeights(TrainerCallback):
     """After each update: `Diverged` if a trained weight is non-finite or above `GROWTH` x max(1, largest at the start).
 
-    The start is the model as the trainer is built with it, also when training then goes on from a checkpoint.
+    The start is the model as the trainer is built with it, also when training then resumes from a checkpoint.
 
     Args:
         trainer: built, not yet training.

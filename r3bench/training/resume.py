@@ -1,4 +1,4 @@
-"""Which checkpoint training goes on from, and whether it can: the same on all ranks, told before anything is loaded.
+"""Which checkpoint training resumes from, and whether it can: the same on all ranks, told before anything is loaded.
 
 transformers takes what it finds. Without optimizer files it trains on with a new optimizer; of weights in another form
 one process fails while the others wait for it.
@@ -20,7 +20,7 @@ WAYS = {"FSDP": "--strategy fsdp2", "DeepSpeed": "--strategy zero2 or zero3", "D
 
 
 class NoCheckpoint(StateError, ValueError):
-    """There is nothing to go on from; scripts catch `ValueError`, which transformers raises, to start anew."""
+    """There is nothing to resume from; scripts catch `ValueError`, which transformers raises, to start anew."""
 
 
 def chosen(resume: str | bool | None, output: Path) -> Path | None:
@@ -40,14 +40,14 @@ def chosen(resume: str | bool | None, output: Path) -> Path | None:
         if wrong is not None:
             newest, _ = checkpoint.newest_complete(folder.parent)
             other = f"the newest whole one there is {newest.name}" if newest else "no whole one is there"
-            raise StateError(f"{folder}: can't be gone on from, {wrong}; {other}")
+            raise StateError(f"{folder}: can't be resumed, {wrong}; {other}")
         return folder
     newest, bad = checkpoint.newest_complete(output)
     if newest is None and output.is_dir() and not any(_ours(folder) for folder in bad):
         stock = get_last_checkpoint(str(output))  # TRL's own have no manifest
         newest = Path(stock) if stock else None
     if newest is None:
-        raise NoCheckpoint(f"{output}: has no whole checkpoint to go on from")
+        raise NoCheckpoint(f"{output}: has no whole checkpoint to resume from")
     return newest
 
 
@@ -67,7 +67,7 @@ def _way(name: str) -> str:
 
 
 def check_resumable(folder: Path, trainer: Any) -> None:
-    """Refuse a checkpoint that this trainer can't go on from as if it had never stopped.
+    """Refuse a checkpoint that this trainer can't resume from as if it had never stopped.
 
     Raises:
         StateError: saying what wrote it and what would do.
@@ -96,7 +96,7 @@ def check_resumable(folder: Path, trainer: Any) -> None:
         if not (optimizer and (folder / "scheduler.pt").is_file()):
             raise StateError(
                 f"{folder}: holds weights without the optimizer's state (saved with save_only_model?); training can't "
-                "go on from it, only start anew with it as the model"
+                "resume from it, only start anew with it as the model"
             )
 
 
@@ -122,7 +122,7 @@ def warn_of_changes(folder: Path, then: Mapping[str, Mapping[str, Any]] | None, 
     Args:
         folder: the checkpoint.
         then: what `settings_of` found when it was written; None for an older one, of which nothing is known.
-        trainer: that goes on from it.
+        trainer: that resumes from it.
     """
     if then is None:
         return

@@ -43,7 +43,7 @@ from r3bench.training.weights import WeightsWatch
 
 
 def train(recipe: Recipe, paths: RunPaths, *, quiet: bool = False, disk_floor_gb: float = 0.0) -> TrainRecord:
-    """Train a recipe in its run directory, going on from the newest complete checkpoint.
+    """Train a recipe in its run directory, resuming from the newest complete checkpoint.
 
     Writes `metrics.jsonl`, `checkpoints/`, `model/` and, last, `train.json`; with that file present it is only read.
 
@@ -129,7 +129,7 @@ def training_arguments(recipe: Recipe, paths: RunPaths) -> R3Config:
         raise ConfigError("trainer.fp16: got True, but there is no GPU here, and on a CPU it would be left out")
     if recipe.trainer.get("save_only_model"):
         raise ConfigError(
-            "trainer.save_only_model: got True, but a run goes on from its checkpoints, and can't without the optimizer"
+            "trainer.save_only_model: got True, but a run resumes from its checkpoints, and can't without the optimizer"
         )
     if recipe.reward.weights:
         values["reward_weights"] = recipe.reward.all_weights
@@ -168,7 +168,7 @@ def _run(trainer: R3Trainer, recipe: Recipe, paths: RunPaths, quiet: bool, disk_
     if lead and newest is not None:
         before, now = checkpoint.saved_by(newest), trainer.accelerator.num_processes
         if before not in (None, now):
-            append_jsonl(_notes(paths), {"note": f"went on from {newest.name} of {before} processes on {now}"})
+            append_jsonl(_notes(paths), {"note": f"resumed from {newest.name} of {before} processes on {now}"})
     metrics = MetricsFile(paths.metrics, int(newest.name.split("-")[1]) if newest else 0, trainer) if lead else None
     keep_in(paths.root, trainer)
     made = numerics(trainer)
@@ -210,7 +210,7 @@ def _run(trainer: R3Trainer, recipe: Recipe, paths: RunPaths, quiet: bool, disk_
         trainer.accelerator.wait_for_everyone()  # the first rank that ends is taken for a failure: all have saved
         raise Interrupted(
             f"{paths.root}: stopped at step {trainer.state.global_step} of {trainer.state.max_steps} and saved; "
-            "the same command goes on from there"
+            "the same command resumes from there"
         )
     if outcome == "finished":
         watch.measure()
@@ -260,13 +260,13 @@ def _share(value: float | None) -> float | None:
 
 
 def _remove_bad(paths: RunPaths) -> None:
-    """Remove checkpoints that a kill tore or a disk spoilt, newest first, down to one that can be gone on from."""
+    """Remove checkpoints that a kill tore or a disk corrupted, newest first, down to one that can be resumed."""
     newest, bad = checkpoint.newest_complete(paths.checkpoints, contents=True)
     for folder, wrong in bad.items():
         print(f"{folder}: left out, {wrong}", file=sys.stderr)
         if (folder / checkpoint.MANIFEST).exists():  # it was whole once; without it, a kill cut its writing short
             then = f"from {newest.name}" if newest else "from the start"
-            append_jsonl(_notes(paths), {"note": f"{folder.name} was spoilt ({wrong}); went on {then}"})
+            append_jsonl(_notes(paths), {"note": f"{folder.name} was corrupt ({wrong}); resumed {then}"})
         checkpoint.remove(folder)
 
 

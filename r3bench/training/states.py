@@ -17,7 +17,7 @@ def promising(
 
 
 def next_share(share: float, success: float) -> float:
-    """The share of the longest prefix to give next time, after answers of that success rate that went on from `share`.
+    """The share of the longest prefix to give next time, after answers of that success rate that resumed from `share`.
 
     All right: half as much; more than half right: three quarters; none right: half way back to the longest; else as
     much again. Contrast between the answers is what is trained on, and there is most of it at equal odds.

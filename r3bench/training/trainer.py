@@ -372,7 +372,7 @@ class R3Trainer(GRPOTrainer):
         """As in TRL, but `resume_from_checkpoint=True` means the newest *whole* checkpoint.
 
         Raises:
-            StateError: the checkpoint can't be gone on from as if training had never stopped.
+            StateError: the checkpoint can't be resumed as if training had never stopped.
         """
         folder = chosen(resume_from_checkpoint, Path(str(self.args.output_dir)))
         if folder is None and self.moments is not None:

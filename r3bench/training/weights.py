@@ -47,7 +47,7 @@ class WeightsWatch(TrainerCallback):
     """Measures `Shares` whenever the trainer logs, as `weights_changed` and `weights_changed_sampled`.
 
     Args:
-        trainer: built, not yet training: its weights are the start, also when it then goes on from a checkpoint.
+        trainer: built, not yet training: its weights are the start, also when it then resumes from a checkpoint.
         engine_dtype: torch dtype that answers are sampled in; None: not known, the second share is left out.
         sample: how many weights are looked at.
     """

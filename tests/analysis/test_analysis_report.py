@@ -337,13 +337,13 @@ def test_pooled_numbers_of_processes_are_told_in_the_tables(tmp_path):
     target = next(r for r in results.runs if r.run.startswith("replay-s1"))
     values = read_json(study / target.run / "run.json")
     values["train"]["processes"] = 4
-    values["train"]["notes"] = ["went on from checkpoint-2 of 2 processes on 4"]
+    values["train"]["notes"] = ["resumed from checkpoint-2 of 2 processes on 4"]
     write_json(study / target.run / "run.json", sealed(values))
     told = load_study(study)
     (note,) = [n for n in told.notes if "different numbers of processes are pooled" in n]
     assert note.endswith(f"; 4: 1 runs ({target.run})")
     shown = set(study_tables(told)[0].notes)
-    assert {note, f"{target.run}: went on from checkpoint-2 of 2 processes on 4"} <= shown
+    assert {note, f"{target.run}: resumed from checkpoint-2 of 2 processes on 4"} <= shown
 
 
 def test_a_full_disk_under_the_figures_is_an_error_of_the_disk(hostile_study, tmp_path):

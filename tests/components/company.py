@@ -63,7 +63,7 @@ def moments(name, channel=None):
     if name == "exgrpo":
         component._started, component.accuracy = True, {"q7": 0.5, "q8": 0.25}
     if name == "retrospective":
-        component.observe(step(batch().groups, number=5))  # something to go on from
+        component.observe(step(batch().groups, number=5))  # something to resume from
     at = batch(channel)
     found = {}
     if not channel or "ranking" not in channel or name != "ranking":

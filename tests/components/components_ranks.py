@@ -4,7 +4,7 @@
 
 Answers depend on the prompt, the place in the group and the step alone, so every number of processes trains on the same
 global batches. Rank r of n leaves `rank-r-of-n.json`. Cases that save leave their checkpoints 3, 6 and 9 in `CASE-N`;
-`CASE:NAME/checkpoint-S` goes on from there, into `resumed-CASE-N`. FSDP on one process needs torchrun, too. FOLDER/qwen
+`CASE:NAME/checkpoint-S` resumes from there, into `resumed-CASE-N`. FSDP on one process needs torchrun, too. FOLDER/qwen
 is a model with a template for tools.
 """
 

@@ -77,7 +77,7 @@ def test_a_killed_rank_ends_the_run_and_the_same_command_resumes(folder: Path) -
     assert launcher.returncode == 1
     last = err.splitlines()[-1]
     assert "rank 1 was killed by SIGKILL" in last
-    assert last.endswith("the same command goes on from the newest checkpoint")
+    assert last.endswith("the same command resumes from the newest checkpoint")
     assert "Traceback" not in err
     assert not any(Path(f"/proc/{pid}").exists() for pid in members.values())
     reached = max(steps(folder))

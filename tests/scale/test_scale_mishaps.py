@@ -105,7 +105,7 @@ CONFIG = {**BROKE, "message": "trainer.x: got 1, expected 2", "exit_code": 2}
         ({1: -9, 0: 1}, {0: (PEER, 5)}, "rank 1 was killed by SIGKILL (the system does that when memory runs out), "),
         ({1: -11, 0: 1}, {0: (BROKE, 5)}, "rank 1 was killed by SIGSEGV, the others were ended; the same command"),
         ({0: 1}, {0: (PEER, 5)}, "rank 0 failed: RuntimeError: Connection closed by peer"),
-        ({1: 7, 0: -15}, {}, "rank 1 ended with exit code 7, the others were ended; the same command goes on"),
+        ({1: 7, 0: -15}, {}, "rank 1 ended with exit code 7, the others were ended; the same command resumes"),
         ({1: -9, 0: 1}, {0: (CONFIG, 5)}, "trainer.x: got 1, expected 2"),
     ],
 )
@@ -131,7 +131,7 @@ def test_the_cause_is_what_happened_first(
         (
             ["what=kill", "deaf=true"],
             "rank 1 was killed by SIGKILL (the system does that when memory runs out), the others were ended; the same "
-            "command goes on from the newest checkpoint",
+            "command resumes from the newest checkpoint",
         ),
     ],
 )
@@ -158,7 +158,7 @@ def test_a_rank_that_fails_ends_the_run_on_the_other_node_too(mishap: Path, rank
     assert [node.returncode for node in nodes] == [1, 1]
     assert said[0].endswith(
         ": another node of the run failed or has gone (its own message says more), and the ranks here were ended; the "
-        "same command goes on from the newest checkpoint"
+        "same command resumes from the newest checkpoint"
     )
     assert said[1].endswith(f": rank {rank} failed: RuntimeError: something broke")
     end(mishap)

@@ -268,7 +268,7 @@ def test_a_checkpoint_within_a_batch_is_refused_once_the_questions_are_known(r3b
 def test_checkpoints_without_the_optimizer_are_refused(r3bench: Callable[..., Result]) -> None:
     found = r3bench("train", "quickstart", "trainer.save_only_model=true", "--quiet")
     assert found.stderr.splitlines()[-1] == (
-        "r3bench: trainer.save_only_model: got True, but a run goes on from its checkpoints, and can't without the "
+        "r3bench: trainer.save_only_model: got True, but a run resumes from its checkpoints, and can't without the "
         "optimizer"
     )
 

@@ -1,4 +1,4 @@
-"""Checkpoints that a disk or a clock spoilt, and weights that ran away: what a real training run makes of them."""
+"""Checkpoints that a disk or a clock corrupt, and weights that ran away: what a real training run makes of them."""
 
 import os
 import shutil
@@ -64,7 +64,7 @@ def test_a_spoilt_checkpoint_is_left_for_the_one_before(cut, trained, capfd):
     flip(cut.checkpoints / "checkpoint-6" / "model.safetensors")
     record = train(load_recipe("quickstart", SHORT), cut, quiet=True)
     assert record.notes == [
-        "checkpoint-6 was spoilt (model.safetensors has other content than when it was saved); went on from "
+        "checkpoint-6 was corrupt (model.safetensors has other content than when it was saved); resumed from "
         "checkpoint-4"
     ]
     assert "checkpoint-6: left out" in capfd.readouterr().err
@@ -76,7 +76,7 @@ def test_without_any_whole_checkpoint_training_starts_again(cut, trained):
     for step in steps(cut):
         flip(cut.checkpoints / f"checkpoint-{step}" / "model.safetensors")
     record = train(load_recipe("quickstart", SHORT), cut, quiet=True)
-    assert [note.rpartition("; ")[2] for note in record.notes] == ["went on from the start"] * 2
+    assert [note.rpartition("; ")[2] for note in record.notes] == ["resumed from the start"] * 2
     assert same(cut, trained)
 
 

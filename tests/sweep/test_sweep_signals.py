@@ -1,4 +1,4 @@
-"""A signal ends a study or its tuning as an interruption, which the same command goes on from."""
+"""A signal ends a study or its tuning as an interruption, which the same command resumes from."""
 
 import dataclasses
 import os
@@ -7,7 +7,7 @@ import signal
 import pytest
 from toy import TOY, run_toy
 
-from r3bench.commands.study import _end
+from r3bench.commands.study import end
 from r3bench.errors import Interrupted, StateError
 from r3bench.files import read_jsonl, write_json
 from r3bench.sweep.ablate import ablate
@@ -48,7 +48,7 @@ def test_an_interrupted_study_says_try_again(home, grid_values, number):
     report = ablate(grid, home / "runs", run=run, executor=InlineExecutor(), say=quiet)
     assert report.interrupted and len(report.left) == 8
     with pytest.raises(Interrupted) as caught:
-        _end(report)
+        end(report)
     assert caught.value.exit_code == 75
     again = ablate(grid, home / "runs", run=run_toy, executor=InlineExecutor(), say=quiet)
     assert again.complete and not again.interrupted
@@ -116,7 +116,7 @@ def test_a_search_in_this_process_takes_the_signal_and_tuning_is_interrupted(hom
             raise Interrupted("stopped at step 3 and saved")
         return found(home, searched[-1])
 
-    with pytest.raises(Interrupted, match="goes on from there"):
+    with pytest.raises(Interrupted, match="resumes from there"):
         tuned(home, grid_values, search)
     assert len(searched) == 2
     assert tuned(home, grid_values, search).complete and len(searched) == 5

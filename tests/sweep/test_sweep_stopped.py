@@ -33,7 +33,7 @@ def told(paths, ranks=1):
 
 
 def patient_train(recipe, paths, quiet=False):
-    """Saves and stops like real training when it gets SIGTERM; goes on from its checkpoint."""
+    """Saves and stops like real training when it gets SIGTERM; resumes from its checkpoint."""
     if not (paths.checkpoints / "checkpoint-1").exists():
 
         def save(number, frame):

@@ -16,7 +16,7 @@ from r3bench.config.load import load_recipe
 from r3bench.errors import StateError
 from r3bench.evaluation import shards
 from r3bench.evaluation.regrade import regrade
-from r3bench.evaluation.tied import note_rewrite, spoilt
+from r3bench.evaluation.tied import corrupt_shards, note_rewrite
 from r3bench.files import append_jsonl, read_json, read_jsonl, write_json
 from r3bench.records import RunPaths, read_record, read_train, write_record
 from r3bench.seals import sealed
@@ -230,7 +230,7 @@ def test_a_regrading_that_was_cut_short_is_not_taken_for_damage(tmp_path):
     record = read_record(RunPaths(tmp_path / "other"))
     write_record(record, paths)
     shards.write(paths.evaluation / "t", "a", [{**row, "correct": True} for row in rows], {}, note_rewrite)
-    assert spoilt(paths) == {}
+    assert corrupt_shards(paths) == {}
     assert regrade(paths.root, grader="exact")["t"]["answers"] == 3
     assert not (paths.evaluation / ".rewritten.jsonl").exists()
     shards.write(paths.evaluation / "t", "a", [{**row, "correct": False} for row in rows], {})

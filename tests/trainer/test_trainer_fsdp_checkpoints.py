@@ -1,4 +1,4 @@
-"""Which checkpoint training goes on from, and what is refused with a reason instead of starting afresh."""
+"""Which checkpoint training resumes from, and what is refused with a reason instead of starting afresh."""
 
 import shutil
 from pathlib import Path
@@ -50,7 +50,7 @@ def test_a_torn_one_is_refused_by_name(tiny_model, cut):
     with pytest.raises(StateError) as caught:
         trainer(tiny_model, cut).train(resume_from_checkpoint=str(cut / "checkpoint-4"))
     assert str(caught.value) == (
-        f"{cut / 'checkpoint-4'}: can't be gone on from, no readable complete.json; the newest whole one there is "
+        f"{cut / 'checkpoint-4'}: can't be resumed, no readable complete.json; the newest whole one there is "
         "checkpoint-3"
     )
 
@@ -59,7 +59,7 @@ def test_a_folder_with_nothing_whole(tiny_model, cut):
     for step in (1, 2, 3):
         shutil.rmtree(cut / f"checkpoint-{step}")
     for folder in (cut, cut / "nowhere"):
-        with pytest.raises(StateError, match="has no whole checkpoint to go on from"):
+        with pytest.raises(StateError, match="has no whole checkpoint to resume from"):
             trainer(tiny_model, folder).train(resume_from_checkpoint=True)
 
 

@@ -17,22 +17,22 @@ ELSEWHERE = ("tables",)  # every damage makes all tables anew: below, against ta
 
 
 @pytest.fixture(scope="module")
-def spoilt(made: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def corrupt(made: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return prepare(Path(shutil.copytree(made, tmp_path_factory.mktemp("fuzz") / "honest")))
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind not in ELSEWHERE])
-def test_no_damage_is_silent_and_none_ends_in_a_traceback(spoilt: Path, kind: str) -> None:
-    counts = fuzz(spoilt, kind, random.Random(kind), flips=4, only=[name for name in READERS if name != "verify"])
+def test_no_damage_is_silent_and_none_ends_in_a_traceback(corrupt: Path, kind: str) -> None:
+    counts = fuzz(corrupt, kind, random.Random(kind), flips=4, only=[name for name in READERS if name != "verify"])
     assert sum(counts.found.values()) >= 10
     assert counts.bad == []
     assert set(counts.found) - {"same"} or kind in ("journal", "attempts", "train.json")
 
 
-def test_no_damage_of_a_table_passes(spoilt: Path, tmp_path: Path) -> None:
-    for path in write_tables(spoilt, tmp_path):
+def test_no_damage_of_a_table_passes(corrupt: Path, tmp_path: Path) -> None:
+    for path in write_tables(corrupt, tmp_path):
         for done, content in damages(path.read_bytes(), random.Random(path.name), 40):
-            damaged = spoilt / "tables" / path.name
+            damaged = corrupt / "tables" / path.name
             whole = damaged.read_bytes()
             damaged.write_bytes(content)
             found = difference(damaged, path)
@@ -48,5 +48,5 @@ def test_no_damage_of_the_index_changes_or_stops_anything(made: Path, tmp_path: 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
-def test_more_damage(spoilt: Path, kind: str) -> None:
-    assert fuzz(spoilt, kind, random.Random(1), flips=150).bad == []
+def test_more_damage(corrupt: Path, kind: str) -> None:
+    assert fuzz(corrupt, kind, random.Random(1), flips=150).bad == []
