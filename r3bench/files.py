@@ -4,6 +4,7 @@ import contextlib
 import errno
 import json
 import os
+import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -69,6 +70,21 @@ def replacing(path: Path) -> Iterator[Path]:
         raise
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def put_folder(temporary: Path, folder: Path) -> None:
+    """Give a finished folder its name, in place of what has it: readable by all, its files on the disk, and durable."""
+    os.chmod(temporary, 0o755)
+    for path in [*temporary.rglob("*"), temporary]:
+        if path.is_dir():
+            sync_directory(path)
+        else:
+            with open(path, "rb+") as file:
+                os.fsync(file.fileno())
+    if folder.exists():
+        shutil.rmtree(folder)
+    os.replace(temporary, folder)
+    sync_directory(folder.parent)
 
 
 def write_bytes(path: Path, content: bytes) -> None:

@@ -15,7 +15,7 @@ runs/<study>/<run_id>/              one cell with one seed
 log and the weights, `run.json` those of the answers and of what they were made with (`r3bench.seals`).
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -242,3 +242,8 @@ def enter_project(paths: RunPaths) -> None:
     folder = project.of_run(paths.root)
     if folder is not None:
         project.enter(folder)
+
+
+def avg_at_k(summary: Mapping[str, Any]) -> float | None:
+    """avg@k of a task's summary, 0 to 1; None where it has none."""
+    return next((float(value) for key, value in summary.items() if key.startswith("avg@")), None)

@@ -12,7 +12,7 @@ from r3bench.analysis.training_notes import correction_notes, pooled_notes
 from r3bench.errors import StateError
 from r3bench.exclusions import Exclusion, exclusions
 from r3bench.files import expect, read_json, read_jsonl
-from r3bench.records import STUDY_SCHEMA, RunRecord, read_study
+from r3bench.records import STUDY_SCHEMA, RunRecord, avg_at_k, read_study
 from r3bench.seals import unsealed
 
 
@@ -130,7 +130,7 @@ def _excluded_note(run: Run, exclusion: Exclusion) -> str:
     note = exclusion.note()
     if run.record is None:
         return f"{note} (it has no record)"
-    scores = [f"{task} {100 * v:.1f}" for task, s in run.record.eval.items() for k, v in s.items() if k[:4] == "avg@"]
+    scores = [f"{task} {100 * v:.1f}" for task, s in run.record.eval.items() if (v := avg_at_k(s)) is not None]
     return f"{note} ({'; '.join([run.outcome, *scores])})"
 
 

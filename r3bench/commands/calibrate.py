@@ -30,7 +30,7 @@ def calibrate(
     from r3bench.commands.study import end
     from r3bench.errors import ConfigError, R3BenchError
     from r3bench.files import read_jsonl
-    from r3bench.records import RunPaths
+    from r3bench.records import RunPaths, avg_at_k
     from r3bench.sweep.ablate import ablate
     from r3bench.sweep.cells import BASE_MODEL
     from r3bench.sweep.grid import factors_of, load_grid
@@ -53,7 +53,7 @@ def calibrate(
         if record.train.outcome != "finished":
             raise R3BenchError(f"{name}: {record.train.outcome} ({record.train.reason}); a card needs all its runs")
         task, summary = next(iter(record.eval.items()))
-        accuracy = next(value for key, value in summary.items() if key.startswith("avg@"))
+        accuracy = avg_at_k(summary)
         if record.factors == BASE_MODEL:
             start = accuracy
             continue

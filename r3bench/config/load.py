@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from r3bench import catalog, project, prompts, source
+from r3bench.config.dotted import SHORTHAND, assign
 from r3bench.config.paths import localised
 from r3bench.config.precision import check_precision
 from r3bench.config.sections import BUILT_IN, DataSection, EvalSection, ModelSection, Recipe
@@ -18,7 +19,6 @@ from r3bench.config.yaml_file import read_value, read_yaml
 from r3bench.errors import ConfigError, StateError, nearest
 from r3bench.secrets import certain
 
-SHORTHAND = {"model": "name", "data": "name"}  # `model: embedded` means `model: {name: embedded}`
 RUN_SECTIONS = (
     "model",
     "data",
@@ -63,19 +63,9 @@ def apply_overrides(values: dict[str, Any], overrides: Sequence[str]) -> dict[st
             value = read_value(text)
         except ConfigError as error:
             raise ConfigError(f"override '{override}': {str(error).removeprefix('line 1: ')}") from error
-        keys = path.strip().split(".")
-        node = result
-        for depth, key in enumerate(keys[:-1]):
-            child = node.get(key)
-            if child is None or child is True:
-                child = {}
-            elif isinstance(child, str) and key in SHORTHAND and depth == 0:
-                child = {SHORTHAND[key]: child}
-            elif not isinstance(child, dict):
-                raise ConfigError(f"override '{override}': '{'.'.join(keys[: depth + 1])}' is {child!r}, not a mapping")
-            node[key] = child
-            node = child
-        node[keys[-1]] = localised(path.strip(), value, Path.cwd())
+        wrong = assign(result, path.strip(), localised(path.strip(), value, Path.cwd()))
+        if wrong:
+            raise ConfigError(f"override '{override}': {wrong}")
     return result
 
 

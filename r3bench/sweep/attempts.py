@@ -147,12 +147,6 @@ def failures(directory: Path) -> list[Failure]:
     return found
 
 
-def last_failure(directory: Path) -> Failure | None:
-    """The most recent failure, counted or not."""
-    records = [r for r in read_jsonl(attempts_file(directory)) if r.get("event") == "failure"]
-    return _failure(records[-1], directory) if records else None
-
-
 def _failure(record: dict[str, Any], directory: Path) -> Failure:
     expect(record, attempts_file(directory), kind=str, message=str)
     return Failure(record["kind"], record["message"], str(record.get("detail", "")))

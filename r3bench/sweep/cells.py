@@ -7,6 +7,7 @@ from typing import Any
 
 from r3bench import catalog, project
 from r3bench.analysis.declared import declared_from
+from r3bench.config import dotted
 from r3bench.config.load import apply_overrides, parse_recipe, read_yaml, run_id
 from r3bench.config.paths import localised
 from r3bench.config.sections import Recipe
@@ -163,18 +164,8 @@ def _recipe(values: dict[str, Any], keys: Mapping[str, Any], where: str) -> Reci
 
 
 def assign(values: dict[str, Any], keys: Mapping[str, Any]) -> None:
-    """Set dotted keys in place; shorthands (`model: name`) and `component: true` become mappings on the way."""
+    """Set dotted keys in place, see `dotted.assign`."""
     for key, value in keys.items():
-        *parents, last = key.split(".")
-        node = values
-        for depth, name in enumerate(parents):
-            child = node.get(name)
-            if child is None or child is True:
-                child = {}
-            elif isinstance(child, str) and depth == 0 and name in ("model", "data"):
-                child = {"name": child}
-            elif not isinstance(child, dict):
-                raise ConfigError(f"'{key}': '{'.'.join(parents[: depth + 1])}' is {child!r}, not a mapping")
-            node[name] = child
-            node = child
-        node[last] = value
+        wrong = dotted.assign(values, key, value)
+        if wrong:
+            raise ConfigError(f"'{key}': {wrong}")

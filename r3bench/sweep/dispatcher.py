@@ -18,7 +18,7 @@ from typing import Any, Protocol
 from r3bench.errors import Interrupted, StateError
 from r3bench.files import no_room
 from r3bench.lock import exclusive, holder
-from r3bench.records import RunRecord, read_record
+from r3bench.records import RunRecord, avg_at_k, read_record
 from r3bench.sweep.attempts import PAUSING, Failure, classify, counts, failures, give_up, is_mistake, note_failure
 from r3bench.sweep.cells import BASE_MODEL, Cell
 from r3bench.sweep.disk import free_gb, prune
@@ -347,7 +347,7 @@ def _headline(record: RunRecord) -> str:
         return f"diverged ({record.train.reason})"
     parts = []
     for task, summary in record.eval.items():
-        accuracy = next((v for k, v in summary.items() if k.startswith("avg@")), None)
-        if accuracy is not None:
-            parts.append(f"{task} {accuracy:.3f}")
+        score = avg_at_k(summary)
+        if score is not None:
+            parts.append(f"{task} {score:.3f}")
     return ", ".join([*parts, f"{record.train.train_seconds:.0f} s training"])

@@ -386,8 +386,3 @@ def written(grid: Grid) -> dict[str, Any]:
     values: dict[str, Any] = plain(grid)
     del values["home"]
     return values
-
-
-def grid_file(name: str) -> Path:
-    """Where the grid called `name` is."""
-    return catalog.grid_path(name)

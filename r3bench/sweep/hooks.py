@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from r3bench.errors import ConfigError, first_line
-from r3bench.records import RunRecord
+from r3bench.records import RunRecord, avg_at_k
 from r3bench.secrets import masked
 from r3bench.sweep.attempts import Failure
 from r3bench.sweep.cells import Cell
@@ -76,7 +76,7 @@ class Hooks:
             text = f"{self._study.root.name}: {cell.run_id} diverged: {record.train.reason}"
             self._tell("run_diverged", text, {**about, "reason": record.train.reason or ""})
         elif record is not None:
-            scores = {task: v for task, s in record.eval.items() for k, v in s.items() if k.startswith("avg@")}
+            scores = {task: v for task, s in record.eval.items() if (v := avg_at_k(s)) is not None}
             shown = ", ".join(f"{task} {100 * value:.1f}" for task, value in scores.items())
             text = f"{self._study.root.name}: {cell.run_id} finished{': ' if shown else ''}{shown}"
             self._tell("run_finished", text, {**about, "scores": json.dumps(scores)})

@@ -14,7 +14,7 @@ from optuna.trial import FrozenTrial, TrialState
 
 from r3bench.errors import StateError
 from r3bench.files import expect, read_json, write_json
-from r3bench.records import RunRecord
+from r3bench.records import RunRecord, avg_at_k
 from r3bench.sweep.attempts import Failure
 from r3bench.sweep.cells import Cell
 from r3bench.sweep.study import Study
@@ -221,8 +221,7 @@ def _distributions(cells: Iterable[Cell]) -> dict[str, optuna.distributions.Base
 
 
 def _accuracy(record: RunRecord, task: str) -> float | None:
-    summary = record.eval.get(task, {})
-    return next((float(v) for k, v in summary.items() if k.startswith("avg@")), None)
+    return avg_at_k(record.eval.get(task, {}))
 
 
 def _identity(root: Path) -> dict[str, str]:

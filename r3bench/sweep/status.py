@@ -12,7 +12,7 @@ from r3bench.errors import StateError
 from r3bench.exclusions import exclusions
 from r3bench.files import expect, read_json, read_line
 from r3bench.lock import holder
-from r3bench.records import ASKED, RunPaths, read_study
+from r3bench.records import ASKED, RunPaths, avg_at_k, read_study
 from r3bench.seals import unsealed
 from r3bench.sweep.attempts import attempts_file
 
@@ -212,10 +212,10 @@ def _recorded(paths: RunPaths, about: dict[str, Any]) -> CellStatus:
     try:
         record = expect(unsealed(read_json(paths.record), paths.record), paths.record, train=dict, eval=dict)
         train = expect(record["train"], paths.record, steps=int, generated_tokens=float, train_seconds=float)
-        accuracy = {
-            task: float(next(v for k, v in expect(summary, paths.record).items() if k.startswith("avg@")))
-            for task, summary in record["eval"].items()
-        }
+        measured = {task: avg_at_k(expect(summary, paths.record)) for task, summary in record["eval"].items()}
+        scores = {task: value for task, value in measured.items() if value is not None}
+        if len(scores) < len(measured):
+            raise ValueError(f"{paths.record}: a task without avg@k")
         seconds = train["train_seconds"]
         return CellStatus(
             **about,
@@ -226,10 +226,10 @@ def _recorded(paths: RunPaths, about: dict[str, Any]) -> CellStatus:
             seconds=seconds,
             rate=train["generated_tokens"] / seconds if seconds else None,
             left=0.0,
-            accuracy=accuracy,
+            accuracy=scores,
             failure=train["reason"],
         )
-    except (StateError, KeyError, TypeError, ValueError, StopIteration):
+    except (StateError, KeyError, TypeError, ValueError):
         return CellStatus(**about, state="torn", failure="run.json can't be read; r3bench ablate makes it again")
 
 

@@ -19,6 +19,7 @@ from r3bench.config.strict import build, plain, spelled_number
 from r3bench.config.trainer_fields import trainer_value
 from r3bench.errors import ConfigError
 from r3bench.files import expect, read_json, write_json
+from r3bench.records import avg_at_k
 from r3bench.seals import sealed, unsealed
 from r3bench.sweep.cells import assign
 from r3bench.sweep.grid import Grid, TuningSection, factors_of
@@ -221,8 +222,7 @@ def _value(recipe: Recipe, directory: Path, total: int, section: TuningSection, 
     )
     if record.train.outcome != "finished":
         return None
-    summary = record.eval[section.task]
-    return float(next(value for key, value in summary.items() if key.startswith("avg@")))
+    return avg_at_k(record.eval[section.task])
 
 
 def _seed(seed: int, number: int) -> int:

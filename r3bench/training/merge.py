@@ -1,11 +1,10 @@
 """Adapters into the weights: a folder with adapters alone becomes an ordinary model."""
 
-import os
 import tempfile
 from pathlib import Path
 
 from r3bench.errors import ConfigError, StateError
-from r3bench.files import sync_directory
+from r3bench.files import put_folder
 from r3bench.training.names import ADAPTER
 
 
@@ -40,6 +39,4 @@ def merge(adapters: Path, target: Path, dtype: str = "auto") -> None:
     temporary = Path(tempfile.mkdtemp(dir=target.parent, prefix=f".{target.name}."))
     model.merge_and_unload().save_pretrained(temporary)
     tokenizer.save_pretrained(temporary)
-    os.chmod(temporary, 0o755)
-    os.replace(temporary, target)
-    sync_directory(target.parent)
+    put_folder(temporary, target)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from r3bench.errors import StateError
-from r3bench.files import sync_directory
+from r3bench.files import put_folder
 from r3bench.lock import Locked, exclusive
 
 
@@ -65,15 +65,7 @@ def _build(root: Path, target: Path, build: Callable[[Path], None], doing: str) 
     temporary = Path(tempfile.mkdtemp(dir=root, prefix=f".{target.name}.", suffix=".tmp"))
     try:
         build(temporary)
-        temporary.chmod(0o755)
-        for path in [*temporary.rglob("*"), temporary]:
-            if path.is_dir():
-                sync_directory(path)
-            else:
-                with open(path, "rb+") as file:
-                    os.fsync(file.fileno())
-        os.rename(temporary, target)
-        sync_directory(root)
+        put_folder(temporary, target)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
     print(f"r3bench: saved in {target}", file=sys.stderr, flush=True)

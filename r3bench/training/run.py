@@ -1,8 +1,6 @@
 """One training run in a run directory: build, resume, train, save. Evaluation is the caller's."""
 
 import math
-import os
-import shutil
 import sys
 import tempfile
 from collections.abc import Callable
@@ -18,7 +16,7 @@ from r3bench.config.precision import check_strategy_precision, movable_below, pr
 from r3bench.config.sections import ModelSection, Recipe
 from r3bench.config.strict import plain
 from r3bench.errors import ConfigError, Diverged, Interrupted
-from r3bench.files import append_jsonl, read_jsonl, sync_directory
+from r3bench.files import append_jsonl, put_folder, read_jsonl
 from r3bench.grading import Grader
 from r3bench.grading.extract import THOUGHT_END
 from r3bench.records import RunPaths, TrainRecord, read_train, write_train
@@ -302,13 +300,5 @@ def save_model(trainer: R3Trainer, folder: Path, *, merge: bool = True) -> None:
     elif lead:
         trainer.save_model(str(temporary))
     if lead:
-        os.chmod(temporary, 0o755)
-        for path in temporary.rglob("*"):
-            if path.is_file():
-                with open(path, "rb+") as file:
-                    os.fsync(file.fileno())
-        if folder.exists():
-            shutil.rmtree(folder)
-        os.replace(temporary, folder)
-        sync_directory(folder.parent)
+        put_folder(temporary, folder)
     trainer.accelerator.wait_for_everyone()
