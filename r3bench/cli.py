@@ -18,6 +18,7 @@ from r3bench.commands import (
     exclude,
     find,
     measure,
+    plot,
     result,
     run,
     serve,
@@ -116,6 +117,7 @@ PANELS: dict[str, dict[str, Callable[..., None]]] = {  # shown in this order
     "Results": {
         "tables": result.tables,
         "report": result.report,
+        "plot": plot.plot,
         "trace": result.trace,
         "analyze": result.analyze,
         "convert": result.convert,

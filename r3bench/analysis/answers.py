@@ -86,7 +86,7 @@ def sample_answers(folder: Path, results: Results, problems: Problems | None = N
             for right in (True, False):
                 if (row := rows.get((question, right))) is not None:
                     answers.append(_answer(place, right, row))
-                    golds.append(row["gold"])
+                    golds.append(row.get("gold"))
         if answers:
             problem = texts.get(question)
             shown = None if problem is None else visible(problem)
@@ -145,9 +145,9 @@ def _answers(folder: Path, wanted: set[str]) -> dict[tuple[str, bool], Mapping[s
 
 
 def _answer(cell: int, right: bool, row: Mapping[str, Any]) -> Answer:
-    verdict = f"answered {row['extracted']}" if row["extracted"] else "no answer found"
+    verdict = f"answered {row['extracted']}" if row.get("extracted") else "no answer found"
     verdict += f"; {row['tokens']} tokens{', cut at the cap' if row['truncated'] else ''}"
-    return Answer(cell, right, plain(verdict, 500), visible(row["response"] or ""))
+    return Answer(cell, right, plain(verdict, 500), visible(row.get("response") or ""))
 
 
 def visible(text: str, longest: int = ANSWER_LENGTH) -> str:

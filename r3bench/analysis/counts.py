@@ -156,7 +156,7 @@ def count_answers(folder: Path, known: Mapping[str, Any] | None = None, texts: S
         return {"question": [], "unknown": unknown}
     # dlpack, because pyarrow's to_numpy and fill_null import pandas, which takes as long as everything else here
     try:
-        table = pa.concat_tables(tables)
+        table = pa.concat_tables(tables, promote_options="default")  # a column may be empty in all of a shard
         codes = table["question"].combine_chunks().dictionary_encode()
         questions = codes.dictionary.to_pylist()
         size, index = len(questions), np.from_dlpack(codes.indices).astype(np.int64)

@@ -64,14 +64,15 @@ class AtBudget:
     gain_high: float | None
 
 
-def held_out(folder: Path, results: Results) -> HeldOut | None:
+def held_out(folder: Path, results: Results, wanted: str | None = None) -> HeldOut | None:
     """The first benchmark with measured checkpoints; None without any.
 
     Args:
         folder: study folder.
         results: of it, loaded with training logs.
+        wanted: this benchmark and no other.
     """
-    for benchmark in results.benchmarks:
+    for benchmark in (b for b in results.benchmarks if wanted in (None, b)):
         points = {}
         damaged: list[str] = []
         for run, counted in zip(results.runs, results.benchmarks[benchmark].measured, strict=True):

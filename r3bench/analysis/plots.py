@@ -3,6 +3,7 @@
 import io
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,25 @@ PRINT_INK = "#222222"
 KINDS = ("main", "leave_one_out", "add_one", "shapley")
 
 
+# characters of a label: what is longer loses its middle
+longest: ContextVar[int] = ContextVar("longest", default=40)
+AGAIN = 2.5  # effects whose intervals reach so many times beyond the middle one's don't set the scale
+BELOW = 0.22  # rows by which a run's dot lies below its cell's bar
+LEGIBLE = 4.5  # points of the smallest type
+MOST_FAR = 3  # one cell in so many may lie beyond the scale of the others
+
+
+def band_alpha(cells: int) -> float:
+    """How opaque a band is, so that many on top of each other don't hide the lines."""
+    return 0.15 * min(1.0, 6 / cells)
+
+
+def short(text: str, most: int | None = None) -> str:
+    """A label in one line. Names of cells differ at their ends as often as at their beginnings."""
+    text, most = plain(text, 1000), most or longest.get()
+    return text if len(text) <= most else f"{text[: most - most // 2 - 1].rstrip()}…{text[-(most // 2) :].lstrip()}"
+
+
 @dataclass(frozen=True)
 class Picture:
     """One figure of a report."""
@@ -40,6 +60,7 @@ class Picture:
     alt: str  # what it shows, in words and numbers
     paint: Callable[[Axes], None]  # called once per colour scheme
     size: tuple[float, float]  # width, height in inches
+    rows: int = 0  # labels on its vertical axis, where it has a row for each
     of_cells: bool = False  # its legend names cells, as the page's one key does: inline it is left out
 
     def draw(self, axes: Axes | None = None) -> Figure:
@@ -121,19 +142,24 @@ def forest(found: Sequence[Effect], margin: float, confidence: float = 0.95) -> 
     rows = [e for kind in KINDS for e in found if e.kind == kind and e.same_as is None]
     if not rows:
         return None
-    names = [f"{plain(e.term, 40)} ({e.kind.replace('_', ' ')})" for e in rows]
+    limits = _scale(rows, 100 * margin)
+
+    def named() -> list[str]:
+        return [f"{short(e.term)} ({e.kind.replace('_', ' ')})" for e in rows]
 
     def paint(axes: Axes) -> None:
+        if limits is not None:
+            axes.set_xlim(*limits)
         axes.axvspan(-100 * margin, 100 * margin, color="#7f7f7f", alpha=0.18, linewidth=0)
         axes.axvline(0, color=matplotlib.rcParams["axes.edgecolor"], linewidth=0.8)
         for y, effect in enumerate(rows):
             at = KINDS.index(effect.kind)
-            _effect_line(axes, y, effect, COLOURS[at], MARKERS[at])
-        axes.set_yticks(range(len(rows)), names)
-        axes.invert_yaxis()
+            _effect_line(axes, y, effect, COLOURS[at], MARKERS[at], limits)
+        axes.set_yticks(range(len(rows)), named())
+        axes.set_ylim(len(rows) - 0.4, -0.6)
         axes.set_xlabel("effect on accuracy, points")
 
-    words = "; ".join(f"{n} {100 * e.estimate:+.1f}" for n, e in zip(names, rows, strict=True))
+    words = "; ".join(f"{n} {100 * e.estimate:+.1f}" for n, e in zip(named(), rows, strict=True))
     caption = "Effects."
     if any(e.like_these.low is not None for e in rows):
         caption += f" Thin line: {100 * confidence:g} % interval on questions like these."
@@ -142,18 +168,52 @@ def forest(found: Sequence[Effect], margin: float, confidence: float = 0.95) -> 
     caption += (
         f" Grey band: the equivalence margin, +-{100 * margin:.1f} points. Colour and mark: the kind in brackets."
     )
-    return Picture(
-        "effects", caption, f"Forest plot of effects in points: {words}.", paint, (6.4, 0.9 + 0.26 * len(rows))
-    )
+    if limits is not None:
+        caption += " Arrows: beyond the scale, as far as the number says."
+    size = (6.4, 0.9 + 0.26 * len(rows))
+    return Picture("effects", caption, f"Forest plot of effects in points: {words}.", paint, size, len(rows))
 
 
-def _effect_line(axes: Axes, y: float, effect: Effect, colour: str, marker: str) -> None:
-    """An estimate with both intervals: thin on questions like these, thick on exactly these."""
+def _ends(effect: Effect) -> list[float]:
+    """Estimate and limits, in points."""
+    ends = (effect.like_these.low, effect.like_these.high, effect.these.low, effect.these.high)
+    return [100 * v for v in (effect.estimate, *ends) if v is not None]
+
+
+def _scale(rows: Sequence[Effect], margin: float) -> tuple[float, float] | None:
+    """Limits of the axis where some effects would flatten the others: those of the others; None where none would."""
+    reach = [max(map(abs, _ends(e))) for e in rows]
+    most = max(AGAIN * sorted(reach)[(len(reach) - 1) // 2], 1.2 * margin)
+    kept = [v for e, r in zip(rows, reach, strict=True) if r <= most for v in _ends(e)]
+    if max(reach) <= most or not kept:
+        return None
+    return _padded([*kept, -1.2 * margin, 1.2 * margin])
+
+
+def _effect_line(
+    axes: Axes, y: float, effect: Effect, colour: str, marker: str, limits: tuple[float, float] | None = None
+) -> None:
+    """An estimate with both intervals: thin on questions like these, thick on exactly these.
+
+    What lies beyond the limits is cut there: an arrow, and how far it goes.
+    """
+    low, high = limits or (-np.inf, np.inf)
     for part, width in ((effect.like_these, 1.2), (effect.these, 4.0)):
         if part.low is not None and part.high is not None:
-            axes.plot([100 * part.low, 100 * part.high], [y, y], color=colour, linewidth=width,
+            axes.plot(np.clip([100 * part.low, 100 * part.high], low, high), [y, y], color=colour, linewidth=width,
                       solid_capstyle="butt", alpha=1 if width < 2 else 0.45)  # fmt: skip
-    axes.plot(100 * effect.estimate, y, marker, color=colour, markersize=5)
+    estimate = 100 * effect.estimate
+    if low <= estimate <= high:
+        axes.plot(estimate, y, marker, color=colour, markersize=5)
+    for side, arrow, limit, align in ((min, "<", low, "left"), (max, ">", high, "right")):
+        end = side(_ends(effect))
+        if low <= end <= high:
+            continue
+        axes.plot(limit, y, arrow, color=colour, markersize=5, clip_on=False)
+        said = f"{end:+.1f}" if low <= estimate <= high else f"{estimate:+.1f}, to {end:+.1f}"
+        said = f"{estimate:+.1f}" if end == estimate else said
+        axes.annotate(said, (limit, y), (4 if align == "left" else -4, 3), textcoords="offset points", ha=align,
+                      fontsize=7)  # fmt: skip
 
 
 def heat_map(found: Sequence[Effect], alpha: float = 0.05) -> Picture | None:
@@ -172,19 +232,22 @@ def heat_map(found: Sequence[Effect], alpha: float = 0.05) -> Picture | None:
     def paint_one(axes: Axes) -> None:
         axes.axvline(0, color=matplotlib.rcParams["axes.edgecolor"], linewidth=0.8)
         _effect_line(axes, 0, pairs[0], COLOURS[0], MARKERS[0])
-        axes.set_yticks([0], [plain(pairs[0].term, 40)])
+        axes.set_yticks([0], [short(pairs[0].term)])
         axes.set_xlabel("interaction, points")
 
     def paint(axes: Axes) -> None:
         limit = max(float(np.nanmax(np.abs(matrix))), 0.1)
+        room = 72 * 0.5 * axes.figure.get_size_inches()[0] / (len(names) - 1)  # type: ignore[union-attr]
+        size = min(9.0, room / 3.2)  # of the numbers; where they can't be read, the colours say it
         image = axes.imshow(matrix[1:, :-1], cmap="PuOr", vmin=-limit, vmax=limit)
         for i in range(1, len(names)):
             for j in range(i):
                 if np.isfinite(matrix[i, j]):
                     mark = " *" if frozenset((names[i], names[j])) in starred else ""
                     shade = "white" if abs(matrix[i, j]) > 0.6 * limit else "black"
-                    axes.text(j, i - 1, f"{matrix[i, j]:+.1f}{mark}", ha="center", va="center", color=shade)
-        shown = [plain(n, 20) for n in names]
+                    said = f"{matrix[i, j]:+.1f}{mark}" if size >= LEGIBLE else mark.strip()
+                    axes.text(j, i - 1, said, ha="center", va="center", color=shade, fontsize=max(size, LEGIBLE))
+        shown = [short(n, 20) for n in names]
         axes.set_xticks(range(len(names) - 1), shown[:-1], rotation=30, ha="right")
         axes.set_yticks(range(len(names) - 1), shown[1:])
         axes.figure.colorbar(image, ax=axes, label="interaction, points", shrink=0.8)
@@ -195,7 +258,7 @@ def heat_map(found: Sequence[Effect], alpha: float = 0.05) -> Picture | None:
     caption += f" * adjusted p < {alpha:.2g}." if starred else f" No adjusted p is below {alpha:.2g}."
     alt = f"Two-way interactions in points: {words}."
     if len(pairs) == 1:  # a matrix of one field shows nothing
-        return Picture("interactions", caption, alt, paint_one, (6.4, 1.2))
+        return Picture("interactions", caption, alt, paint_one, (6.4, 1.2), 1)
     return Picture("interactions", caption, alt, paint, (side, 0.75 * side))
 
 
@@ -221,12 +284,12 @@ def learning_curves(
         for i, one in enumerate(bands):
             style = look[one.label]
             colour = style.colour
-            axes.plot(one.x, one.mean, style.dash, color=colour, label=plain(one.label, 40),
+            axes.plot(one.x, one.mean, style.dash, color=colour, label=short(one.label),
                       marker=style.marker, markevery=(3 * i % 15, 15), markersize=4)  # fmt: skip
             for run in curves[one.label] if one.runs > 1 else ():
                 axes.plot(getattr(run, axis), run.accuracy, color=colour, alpha=0.35, linewidth=0.5)
             if one.runs > 1:
-                axes.fill_between(one.x, one.low, one.high, color=colour, alpha=0.15, linewidth=0)
+                axes.fill_between(one.x, one.low, one.high, color=colour, alpha=band_alpha(len(bands)), linewidth=0)
         axes.set_xlabel(unit)
         axes.set_ylabel({"reward": "training reward", SOLVED: "questions solved"}.get(measure, "training accuracy"))
         axes.legend(fontsize=8, ncols=1 + len(bands) // 9)
@@ -241,18 +304,26 @@ def learning_curves(
     if solved:
         caption += " Share of the training questions with a right answer, sampled for the bare question."
     name, shown = (f"solved-{axis}", "Share of questions solved") if solved else (f"curves-{axis}", "Training accuracy")
-    return Picture(name, caption, f"{shown} against {unit}: {words}.", paint, (6.4, 3.4), True)
+    return Picture(name, caption, f"{shown} against {unit}: {words}.", paint, (6.4, 3.4), of_cells=True)
 
 
-def _far(rows: Sequence[CellRow]) -> CellRow | None:
-    """The untrained model, where on one scale with it the trained cells would lie on top of each other."""
-    base = next((r for r in rows if r.base), None)
-    trained = [r.accuracy for r in rows if not r.base and r.accuracy is not None]
-    if base is None or base.accuracy is None or not trained:
-        return None
-    ends = [v for a in trained for v in (a.value, a.like_these.low, a.like_these.high) if v is not None]
-    gap = max(min(ends) - base.accuracy.value, base.accuracy.value - max(ends))
-    return base if gap > 2 * max(max(ends) - min(ends), 0.02) else None
+def _far(rows: Sequence[CellRow]) -> list[CellRow]:
+    """Cells, often the untrained model, on one scale with which the others would lie on top of each other."""
+    kept = [r for r in rows if r.accuracy is not None]
+    far: list[CellRow] = []
+    while len(kept) > 1:
+        values = [r.accuracy.value for r in kept if r.accuracy]
+        middle = sorted(values)[len(values) // 2]
+        one = max(kept, key=lambda r: (abs(r.accuracy.value - middle), r.base) if r.accuracy else (0.0, False))
+        others = [a for r in kept if r is not one and (a := r.accuracy)]
+        ends = [v for a in others for v in (a.value, a.like_these.low, a.like_these.high) if v is not None]
+        value = one.accuracy.value if one.accuracy else 0.0
+        gap = max(min(ends) - value, value - max(ends))
+        if gap <= 2 * max(max(ends) - min(ends), 0.02) or (not one.base and MOST_FAR * (len(far) + 1) > len(rows)):
+            break
+        far.append(one)
+        kept.remove(one)
+    return far
 
 
 def _padded(values: Sequence[float]) -> tuple[float, float]:
@@ -262,9 +333,9 @@ def _padded(values: Sequence[float]) -> tuple[float, float]:
 
 
 def _drawn(rows: Sequence[CellRow], runs: Mapping[str, Sequence[float]]) -> list[float]:
-    """Every number in points that is drawn of the trained cells."""
-    found = [100 * v for r in rows if not r.base for v in runs.get(r.label, ())]
-    for estimate in (r.accuracy for r in rows if not r.base and r.accuracy is not None):
+    """Every number in points that is drawn of these cells."""
+    found = [100 * v for r in rows for v in runs.get(r.label, ())]
+    for estimate in (r.accuracy for r in rows if r.accuracy is not None):
         known = (estimate.value, estimate.like_these.low, estimate.like_these.high)
         found += [100 * v for v in known if v is not None]
     return found
@@ -284,27 +355,33 @@ def accuracies(rows: Sequence[CellRow], runs: Mapping[str, Sequence[float]], con
             if part.low is not None and part.high is not None:
                 axes.plot([100 * part.low, 100 * part.high], [y, y], color=colour, linewidth=1.2)
             dots = [100 * v for v in runs.get(row.label, ())]
-            axes.plot(dots, [y] * len(dots), ".", color=colour, markersize=5, alpha=0.6)
+            axes.plot(dots, [y + BELOW] * len(dots), ".", color=colour, markersize=5, alpha=0.7)
             axes.plot(100 * row.accuracy.value, y, "|", color=colour, markersize=11, markeredgewidth=2)
             axes.plot(100 * row.accuracy.value, y, look[row.label].marker, color=colour, markersize=4)
-        axes.set_yticks(range(len(shown)), [plain(r.label, 40) for r in shown])
-        axes.invert_yaxis()
+        axes.set_yticks(range(len(shown)), [short(r.label) for r in shown])
+        axes.set_ylim(len(shown) - 0.4, -0.6)
         axes.set_xlabel("accuracy, points")
-        if far is not None and far.accuracy is not None:
-            axes.set_xlim(*_padded(_drawn(shown, runs)))
-            below = far.accuracy.value < min(r.accuracy.value for r in shown if r.accuracy and not r.base)
-            said = f"\u2190 {100 * far.accuracy.value:.1f}" if below else f"{100 * far.accuracy.value:.1f} \u2192"
-            axes.annotate(said, (0.01 if below else 0.99, shown.index(far)), xycoords=axes.get_yaxis_transform(),
-                          ha="left" if below else "right", va="center", fontsize=8)  # fmt: skip
+        if far:
+            low, high = _padded(_drawn([r for r in shown if r not in far], runs))
+            axes.set_xlim(low, high)
+        for row in far:
+            value = 100 * row.accuracy.value if row.accuracy else 0.0
+            said = f"\u2190 {value:.1f}" if value < low else f"{value:.1f} \u2192"
+            axes.annotate(said, (0.01 if value < low else 0.99, shown.index(row)), xycoords=axes.get_yaxis_transform(),
+                          ha="left" if value < low else "right", va="center", fontsize=8)  # fmt: skip
 
     each = {r.label: ", ".join(f"{100 * v:.1f}" for v in runs.get(r.label, ())) or "-" for r in shown}
     words = "; ".join(f"{r.label} {100 * r.accuracy.value:.1f}, runs {each[r.label]}" for r in shown if r.accuracy)
-    caption = "Accuracy of every cell. Bar: mean over runs; each dot: one run"
+    caption = "Accuracy of every cell. Bar: mean over runs; each dot below it: one run"
     if any(r.accuracy and r.accuracy.like_these.low is not None for r in shown):
         caption += f"; line: {100 * confidence:g} % interval of the mean on questions like these"
-    caption += f". Beyond the scale: the {far.label}" if far is not None else ""
+    caption += f". Beyond the scale: {', '.join(map(_the, far))}" if far else ""
     size = (6.4, 0.9 + 0.26 * len(shown))
-    return Picture("accuracy", f"{caption}.", f"Accuracy in points: {words}.", paint, size, True)
+    return Picture("accuracy", f"{caption}.", f"Accuracy in points: {words}.", paint, size, len(shown), True)
+
+
+def _the(row: CellRow) -> str:
+    return f"the {row.label}" if row.base else row.label
 
 
 def accuracy_and_length(
@@ -317,7 +394,7 @@ def accuracy_and_length(
     look, far = cell_styles([r.label for r in rows]), _far(shown)
 
     def paint(axes: Axes) -> None:
-        for i, row in enumerate(r for r in shown if r is not far):
+        for i, row in enumerate(r for r in shown if r not in far):
             assert row.accuracy is not None and row.tokens is not None
             style = look[row.label]
             part, y = row.accuracy.like_these, 100 * row.accuracy.value
@@ -326,7 +403,7 @@ def accuracy_and_length(
             dots = [100 * v for v in runs.get(row.label, ())]
             axes.plot([row.tokens] * len(dots), dots, ".", color=style.colour, markersize=4, alpha=0.5)
             axes.errorbar(row.tokens, y, yerror(error), fmt=style.marker, color=style.colour,
-                          label=plain(row.label, 40), elinewidth=1, markersize=6,
+                          label=short(row.label), elinewidth=1, markersize=6,
                           markerfacecolor="none" if i >= len(COLOURS) else None)  # fmt: skip
         axes.set_xlabel("response tokens per answer")
         axes.set_ylabel("accuracy, points")
@@ -334,10 +411,10 @@ def accuracy_and_length(
 
     words = "; ".join(f"{r.label} {100 * r.accuracy.value:.1f} at {r.tokens:.0f} tokens" for r in shown if r.accuracy)
     caption = "Accuracy against response length, one mark per cell and a dot per run at its cell's length."
-    if far is not None and far.accuracy is not None:
-        caption += f" Not drawn, far away: the {far.label}, {100 * far.accuracy.value:.1f} at {far.tokens:.1f} tokens."
+    said = [f"{_the(r)}, {100 * r.accuracy.value:.1f} at {r.tokens:.1f} tokens" for r in far if r.accuracy]
+    caption += f" Not drawn, far away: {'; '.join(said)}." if said else ""
     caption += _along_length([r for r in shown if not r.base], 1 - confidence)
-    return Picture("length", caption, f"Accuracy against response length: {words}.", paint, (6.4, 3.4), True)
+    return Picture("length", caption, f"Accuracy against response length: {words}.", paint, (6.4, 3.4), of_cells=True)
 
 
 def _along_length(rows: Sequence[CellRow], alpha: float) -> str:
@@ -378,7 +455,7 @@ def question_differences(contrasts: Mapping[str, np.ndarray]) -> Picture | None:
         axes.axhline(0, color=matplotlib.rcParams["axes.edgecolor"], linewidth=0.8)
         for i, (term, values) in enumerate(contrasts.items()):
             axes.plot(np.linspace(0, 100, len(values)), 100 * np.sort(values), color=COLOURS[i % len(COLOURS)],
-                      linestyle=DASHES[i % len(DASHES)], drawstyle="steps-mid", label=plain(term, 40))  # fmt: skip
+                      linestyle=DASHES[i % len(DASHES)], drawstyle="steps-mid", label=short(term))  # fmt: skip
         axes.set_xlabel("questions, sorted by effect, %")
         axes.set_ylabel("main effect on the question, points")
         axes.legend(fontsize=8)
@@ -410,7 +487,7 @@ def half_normal(contrasts: Mapping[str, float], orders: Mapping[str, int]) -> Pi
             axes.plot([0, at[-1]], [0, values[middle] / at[middle] * at[-1]], "--", color=COLOURS[6], linewidth=1)
         for i in range(max(0, len(order) - 3), len(order)):
             spot: dict[str, Any] = {"xytext": (-4, 4), "textcoords": "offset points", "ha": "right", "fontsize": 8}
-            axes.annotate(plain(order[i], 40), (at[i], values[i]), **spot)
+            axes.annotate(short(order[i]), (at[i], values[i]), **spot)
         axes.set_xlabel("half-normal quantile")
         axes.set_ylabel("absolute effect in the scaling of main effects, points")
 

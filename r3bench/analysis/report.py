@@ -18,8 +18,10 @@ from r3bench.analysis.cells import CellRow, cell_rows
 from r3bench.analysis.columns import Reading
 from r3bench.analysis.curves import Axis, RunCurve, cell_curves, comparable
 from r3bench.analysis.declared import Declared
+from r3bench.analysis.drawn import drawn_answers, drawn_tables
 from r3bench.analysis.effects import effects
 from r3bench.analysis.external import load_any
+from r3bench.analysis.figures import held_out_picture
 from r3bench.analysis.frame import Table
 from r3bench.analysis.heldout import Cost, held_out
 from r3bench.analysis.outside import Outside, is_study
@@ -93,7 +95,9 @@ def render_report(
     top = [e for e in found if e.benchmark == headline]
     cells = [r for r in rows if r.benchmark == headline]
     curves = cell_curves(results)
-    pictures = [p for p in pictures_of(results, top, cells, headline) if p is not None]
+    drawn, said = drawn_answers(results, headline)
+    along = [held_out_picture(results, cost) for cost in get_args(Cost)]
+    pictures = [p for p in (*pictures_of(results, top, cells, headline), *drawn, *along) if p is not None]
     tables = study_tables(results, rows, found, notes)
     samples = sample_answers(folder, results, problems) if folder is not None else Samples((), ())
     lost = results.diverged or results.missing or results.excluded
@@ -109,6 +113,7 @@ def render_report(
         effect_lines=effect_texts(results, top),
         pictures=[(p.name, p.caption, p.alt, Markup(p.svg())) for p in pictures],
         tables=[_block(t) for t in tables],
+        drawn=[_block(t) for t in drawn_tables(results, headline)],
         matched=_matched(results, folder, curves),
         unmatched=_unmatched(results, folder, curves),
         variance=_block(variance_html_table(results)),
@@ -120,7 +125,7 @@ def render_report(
         key=_key(cells, curves) if any(p.of_cells for p in pictures) else [],
         script=Markup(SCRIPT),
         script_hash=SCRIPT_HASH,
-        notes=[plain(n, 1000) for n in dict.fromkeys([*notes, *lost_notes(results), *results.notes])],
+        notes=[plain(n, 1000) for n in dict.fromkeys([*notes, *said, *lost_notes(results), *results.notes])],
     )
     return text, pictures
 

@@ -1,8 +1,10 @@
 """`study.plot`: the figures of a report as matplotlib axes, for a notebook or a paper of one's own."""
 
+from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from r3bench.errors import StateError, nearest
+from r3bench.errors import StateError
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -48,7 +50,52 @@ class Plots:
             raise StateError(f"curves: x: got {x!r}, expected 'tokens' or 'seconds'")
         return self._axes(f"curves-{x}", None, ax)
 
-    def _axes(self, name: str, benchmark: str | None, ax: "Axes | None") -> "Axes":
+    def pass_at_k(
+        self, benchmark: str | None = None, ks: Sequence[int] | None = None, *, ax: "Axes | None" = None
+    ) -> "Axes":
+        """pass@k of every cell against k, with intervals and a dot per run, in points."""
+        return self._axes("pass-at-k", benchmark, ax, ks)
+
+    def maj_at_k(
+        self, benchmark: str | None = None, ks: Sequence[int] | None = None, *, ax: "Axes | None" = None
+    ) -> "Axes":
+        """maj@k of every cell against k, with intervals and a dot per run, in points."""
+        return self._axes("maj-at-k", benchmark, ax, ks)
+
+    def held_out(
+        self, x: Literal["tokens", "seconds"] = "tokens", benchmark: str | None = None, *, ax: "Axes | None" = None
+    ) -> "Axes":
+        """Accuracy on held-out questions along training, at the checkpoints that were measured, in points."""
+        if x not in ("tokens", "seconds"):
+            raise StateError(f"held_out: x: got {x!r}, expected 'tokens' or 'seconds'")
+        return self._axes(f"heldout-{x}", benchmark, ax)
+
+    def save(
+        self, kind: str, path: Path | str, width: str | float = "column", benchmark: str | None = None,
+        ks: Sequence[int] | None = None,
+    ) -> Path:  # fmt: skip
+        """A figure for a paper as a file, as `r3bench plot` draws it.
+
+        Args:
+            kind: as `r3bench plot --list` names them.
+            path: a .pdf, .svg or .png file.
+            width: 'column' (3.25 in), 'page' (5.5 in) or inches.
+            benchmark: as above.
+            ks: of pass@k and maj@k.
+
+        Raises:
+            ConfigError: no such kind, width or format.
+            StateError: no such benchmark, or the results don't hold what it shows.
+        """
+        from r3bench.analysis.figure_files import formats_of, printed, save, width_of
+        from r3bench.analysis.figures import picture
+
+        place = Path(path)
+        formats = formats_of([place.suffix[1:]])
+        figure = printed(picture(self._results, kind, benchmark, ks), width_of(width))
+        return save(figure, place.with_suffix(""), formats)[0]
+
+    def _axes(self, name: str, benchmark: str | None, ax: "Axes | None", ks: Sequence[int] | None = None) -> "Axes":
         """The axes of the figure `name`: `ax`, drawn into, or those of a new one.
 
         Raises:
@@ -57,31 +104,15 @@ class Plots:
         import matplotlib as mpl
         from matplotlib.axes import Axes
 
-        from r3bench.analysis.cells import cell_rows
-        from r3bench.analysis.effects import effects
-        from r3bench.analysis.pictures import pictures_of
+        from r3bench.analysis.figures import picture
         from r3bench.analysis.plots import INK as REPORT_INK
         from r3bench.analysis.plots import STYLE
-        from r3bench.analysis.prepare import benchmark_sets
 
         if ax is not None and not isinstance(ax, Axes):
             raise StateError(f"{name}: ax: got a {type(ax).__name__}, expected matplotlib axes (one, not an array)")
-        known = list(benchmark_sets(self._results))
-        chosen = known[0] if benchmark is None else benchmark
-        if chosen not in known:
-            raise StateError(f"{self._results.name}: no benchmark '{chosen}'{nearest(chosen, known)}")
-        found = [e for e in effects(self._results)[0] if e.benchmark == chosen]
-        rows = [r for r in cell_rows(self._results) if r.benchmark == chosen]
-        pictures = pictures_of(self._results, found, rows, chosen)
-        picture = next((p for p in pictures if p is not None and p.name == name), None)
-        if picture is None:
-            have = sorted(p.name for p in pictures if p is not None)
-            raise StateError(
-                f"{self._results.name}: no figure '{name}': the results don't hold what it shows "
-                f"(there are {', '.join(have) or 'none'})"
-            )
+        drawn = picture(self._results, name, benchmark, ks)
         ink: Any = {key: INK if value == REPORT_INK else value for key, value in STYLE.items()}
         with mpl.rc_context(ink):
-            figure = picture.draw(ax)
+            figure = drawn.draw(ax)
         axes: Axes = figure.axes[0] if ax is None else ax
         return axes

@@ -59,7 +59,8 @@ Fixed = Annotated[
 SCHEMAS = {
     "ablate": 1, "agreement": 1, "analyze": 1, "answers": 1, "calibrate": 1, "check": 1, "compare": 1,
     "compare-studies": 1, "convert": 1, "copy": 1, "env": 1, "eval": 1, "eval-checkpoints": 1, "exclude": 1,
-    "explain": 1, "export": 1, "import": 1, "list": 1, "merge": 1, "plan": 1, "plan-recipe": 1, "prompts": 1,
+    "explain": 1, "export": 1, "import": 1, "list": 1, "merge": 1, "plan": 1, "plan-recipe": 1, "plot": 1,
+    "plot-kinds": 1, "prompts": 1,
     "push": 1, "quickstart": 1, "regrade": 1, "report": 1, "serve": 1, "status": 1, "studies": 1, "tables": 1,
     "trace": 1, "train": 1, "validate": 1, "verify": 1,
 }  # fmt: skip
@@ -147,9 +148,9 @@ def choices_of(
     pairs = _pairs("--rename", rename, "OLD=NEW")
     of_file = _columns(str(source)) if pairs else set()
     values = {
-        "columns": _names("--columns", columns) if columns is not None else None,
-        "only": _names("--only", only) if only is not None else None,
-        "k": _numbers("--k", k) if k is not None else None,
+        "columns": names_of("--columns", columns) if columns is not None else None,
+        "only": names_of("--only", only) if only is not None else None,
+        "k": ks_of(k) if k is not None else None,
         "rename": {k: v for k, v in pairs.items() if k not in of_file},
         **others,
     }
@@ -206,8 +207,8 @@ def told(
         written, rest = reading_from(read_yaml(declared), str(declared))
         fixed = declared_from(rest, str(declared))
     given = Reading(
-        factors=_names("--factors", factors) if factors is not None else None,
-        ignore=_names("--ignore", ignore) if ignore is not None else (),
+        factors=names_of("--factors", factors) if factors is not None else None,
+        ignore=names_of("--ignore", ignore) if ignore is not None else (),
         rename=_pairs("--rename", rename, "OLD=NEW"),
         reference=_pairs("--reference", reference, "FACTOR=LEVEL"),
     )
@@ -232,7 +233,12 @@ def other_files(
     return None if found == Outside() else found
 
 
-def _names(option: str, text: str) -> tuple[str, ...]:
+def names_of(option: str, text: str) -> tuple[str, ...]:
+    """Names with commas between them.
+
+    Raises:
+        ConfigError: one of them is empty.
+    """
     from r3bench.errors import ConfigError
 
     names = tuple(part.strip() for part in text.split(","))
@@ -241,12 +247,17 @@ def _names(option: str, text: str) -> tuple[str, ...]:
     return names
 
 
-def _numbers(option: str, text: str) -> tuple[int, ...]:
+def ks_of(text: str) -> tuple[int, ...]:
+    """The numbers of `--k`.
+
+    Raises:
+        ConfigError: something else stands there.
+    """
     from r3bench.errors import ConfigError
 
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isascii() and part.isdecimal() and len(part) < 10 for part in parts):
-        raise ConfigError(f"{option}: got '{text}', expected whole numbers with commas between them")
+        raise ConfigError(f"--k: got '{text}', expected whole numbers with commas between them")
     return tuple(map(int, parts))
 
 

@@ -88,6 +88,13 @@ def studies(ctx: typer.Context, incomplete: str) -> list[str]:
     return _starting((path.parent.name for path in _runs(ctx).glob("*/study.json")), incomplete)
 
 
+def figures(incomplete: str) -> list[str]:
+    """Kinds of figures."""
+    from r3bench.analysis.kinds import KINDS
+
+    return _starting(KINDS, incomplete)
+
+
 def runs(ctx: typer.Context, incomplete: str) -> list[str]:
     """Ids of runs below --runs."""
     found = (path.parent.name for pattern in ("*/config.json", "*/*/config.json") for path in _runs(ctx).glob(pattern))

@@ -1,9 +1,11 @@
 """pass@k and maj@k: against every subset written out, through the commands, at the edges, and their coverage."""
 
 import csv
+import html
 import io
 import json
 import math
+import re
 from collections import Counter
 from fractions import Fraction
 from itertools import combinations
@@ -11,9 +13,10 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import pyarrow.parquet as pq
 import pytest
 from json_page import documented
-from synthetic import Spec, make_study
+from synthetic import Spec, make_study, record_again
 from typer.testing import CliRunner
 
 import r3bench
@@ -21,6 +24,7 @@ from r3bench.analysis.at_k import at_k
 from r3bench.analysis.choices import Choices
 from r3bench.analysis.draws import majority_curve, majority_variance, pass_at, pass_variance
 from r3bench.analysis.external import analyze, load_any
+from r3bench.analysis.report import render_report
 from r3bench.analysis.study import load_study
 from r3bench.analysis.tables import render_tables
 from r3bench.cli import app
@@ -224,6 +228,18 @@ def test_diverged_runs_score_as_declared_and_damaged_answers_are_left_out(tmp_pa
     shard.write_bytes(shard.read_bytes()[:-40])
     after = {(r.label, r.k): r for r in at_k(load_study(study), "maj")}
     assert len(after["replay", 4].runs) == 1 and after["replay", 4].runs[0] in rows["replay", 4].runs
+
+
+def test_a_report_says_why_it_has_no_vote(tmp_path):
+    study = make_study(tmp_path / "bare", Spec(seeds=(0,), benchmarks={"embedded": 5}, samples=2))
+    shard = next(study.glob("replay-s0*/eval/embedded/*.parquet"))
+    pq.write_table(pq.read_table(shard).drop_columns(["extracted"]), shard)
+    record_again(shard.parents[2])
+    page, pictures = render_report(load_study(study, metrics=True), study)
+    (note,) = re.findall(r"<li>(no maj@k: .*)</li>", html.unescape(page))
+    assert shard.name in note and "no column 'extracted'" in note
+    names = [p.name for p in pictures]
+    assert "pass-at-k" in names and "maj-at-k" not in names
 
 
 def simulated(rng, questions: int, gain: float, samples: int, difficulty=None):

@@ -66,7 +66,7 @@ def test_it_is_valid_html_with_unique_ids(text):
     anchors = [e.get("href") for e in tree.iter("a")]
     assert anchors and all(a.startswith("#") and a[1:] in ids for a in anchors)
     figures = list(tree.iter("figure"))
-    assert len(figures) == 8
+    assert len(figures) == 10
     drawn = [f.find("div") for f in figures]
     assert all(d.get("role") == "img" and len(d.get("aria-label")) > 40 for d in drawn)
     assert all(t.find("caption") is not None for t in tree.iter("table"))
@@ -125,6 +125,8 @@ def test_figures_are_saved_as_pdf_and_png(report):
         "half-normal",
         "interactions",
         "length",
+        "maj-at-k",
+        "pass-at-k",
         "questions",
     }
     assert names == sorted(f"{s}.{x}" for s in stems for x in ("pdf", "png"))
@@ -152,7 +154,7 @@ def test_it_opens_and_can_be_clicked_through_in_chromium(report, tmp_path):
     with opened(report, tmp_path / "profile") as page:
         assert page.evaluate("document.title") == "demo"
         sections = page.evaluate("[...document.querySelectorAll('nav a')].map(a => a.getAttribute('href'))")
-        assert len(sections) == 9
+        assert len(sections) == 10
         for section in sections:
             page.click(f"nav a[href='{section}']")
             assert page.evaluate("location.hash") == section
