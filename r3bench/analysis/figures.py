@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from r3bench.analysis import plots
+from r3bench.analysis import effect_plots, plots
 from r3bench.analysis.at_k import Score, at_k, most_answers
 from r3bench.analysis.cells import cell_rows
 from r3bench.analysis.curves import SOLVED, cell_curves, curve_notes
@@ -67,8 +67,8 @@ def _drawn(results: Results, kind: str, benchmark: str | None, ks: Sequence[int]
     if kind in ("effects", "interactions"):
         top = [e for e in effects(results, draws=0)[0] if e.benchmark == headline]
         if kind == "effects":
-            return plots.forest(top, results.declared.margin, confidence)
-        return plots.heat_map(top, 1 - confidence)
+            return effect_plots.forest(top, results.declared.margin, confidence)
+        return effect_plots.heat_map(top, 1 - confidence)
     if kind == "questions":
         return plots.question_differences(question_contrasts(results, headline))
     if kind == "half-normal":

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from r3bench.analysis import plots
+from r3bench.analysis import effect_plots, plots
 from r3bench.analysis.cells import BASE_LABEL, CellRow
 from r3bench.analysis.curves import SOLVED, cell_curves, curve_notes
 from r3bench.analysis.effects import Effect
@@ -24,8 +24,8 @@ def pictures_of(
     orthogonal = orthogonal_contrasts(results, headline)
     styles = plots.cell_styles([*(r.label for r in cells), *curves])
     return [
-        plots.forest(top, results.declared.margin, confidence),
-        plots.heat_map(top, 1 - confidence),
+        effect_plots.forest(top, results.declared.margin, confidence),
+        effect_plots.heat_map(top, 1 - confidence),
         plots.accuracies(cells, runs, confidence),
         plots.learning_curves(curves, "tokens", notes, confidence, styles),
         plots.learning_curves(curves, "seconds", notes, confidence, styles),

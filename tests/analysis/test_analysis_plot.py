@@ -17,9 +17,9 @@ from synthetic import Spec, make_study
 from typer.testing import CliRunner
 
 import r3bench
-from r3bench.analysis import plots
 from r3bench.analysis.at_k import at_k
 from r3bench.analysis.cells import cell_rows
+from r3bench.analysis.effect_plots import forest
 from r3bench.analysis.effects import Interval, effects
 from r3bench.analysis.figure_files import printed
 from r3bench.analysis.figures import picture
@@ -152,12 +152,12 @@ def test_an_outlier_does_not_flatten_the_others():
     study = r3bench.load(_table())
     found, _ = effects(study._results, draws=0)
     main = [e for e in found if e.kind == "main"]
-    assert plots.forest(main, 0.01).draw().axes[0].get_xlim()[1] < 40
+    assert forest(main, 0.01).draw().axes[0].get_xlim()[1] < 40
     one = Interval(0.2, 3.0, -0.9, 0.35, 0.4)
     wild = [dataclasses.replace(main[0], like_these=one, these=one), *main[1:]]
     far = [dataclasses.replace(main[0], estimate=0.8, like_these=Interval(0.1, 3.0, 0.6, 0.99, 0.01)), *main[1:]]
     for rows, said in ((wild, {"-90.0", "+35.0"}), (far, {"+80.0, to +99.0"})):
-        shown = plots.forest(rows, 0.01)
+        shown = forest(rows, 0.01)
         axes = shown.draw().axes[0]
         low, high = axes.get_xlim()
         widest = max(abs(100 * v) for e in rows[1:] for v in (e.like_these.low, e.like_these.high))
@@ -167,7 +167,7 @@ def test_an_outlier_does_not_flatten_the_others():
         for line in axes.lines:
             assert all(low <= x <= high for x in line.get_xdata() if line.get_marker() not in "<>" and x not in (0, 1))
     alike = [dataclasses.replace(e, like_these=one, these=one) for e in main]
-    assert "Arrows" not in plots.forest(alike, 0.01).caption  # where all are long, nothing is cut
+    assert "Arrows" not in forest(alike, 0.01).caption  # where all are long, nothing is cut
 
 
 def _table(start=0.3, more=0.1):

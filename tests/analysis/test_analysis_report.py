@@ -16,8 +16,8 @@ from synthetic import Spec, make_study
 from r3bench.analysis import analyze, load_study, write_report
 from r3bench.analysis.answers import visible
 from r3bench.analysis.curves import band, cell_curves, curve_notes, matched, run_curve, smooth
+from r3bench.analysis.effect_plots import forest
 from r3bench.analysis.effects import effects
-from r3bench.analysis.plots import forest
 from r3bench.analysis.report import SCRIPT, render_report
 from r3bench.analysis.tables import study_tables
 from r3bench.files import read_json, write_json
