@@ -1,12 +1,8 @@
 """Shared study folders. `synthetic` and `simulate` are importable as modules of this folder."""
 
-import sys
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
-
 from synthetic import Spec, make_study
 
 

@@ -1,16 +1,13 @@
 """`import r3bench` in a script: grids from mappings, studies as DataFrames, axes, and mistakes in one line."""
 
 import json
-import sys
 from pathlib import Path
 
 import pandas as pd
 import pytest
+from synthetic import Spec, make_study
 
 import r3bench
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "analysis"))
-from synthetic import Spec, make_study
 
 ROOT = Path(__file__).parents[2]
 

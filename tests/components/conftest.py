@@ -1,8 +1,6 @@
 """Settings of the component tests and the random tiny model of the trainer tests."""
 
 import os
-import sys
-from pathlib import Path
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -12,8 +10,6 @@ from hypothesis import settings
 
 settings.register_profile("no deadline", deadline=None)  # a busy machine is no failure
 settings.load_profile("no deadline")
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "trainer"))
 
 
 @pytest.fixture(scope="session")

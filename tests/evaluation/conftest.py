@@ -1,12 +1,9 @@
 """A small model that answers some generated questions rightly, built once per test session."""
 
 import os
-import sys
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "serving"))  # the stand-in for vLLM
 
 
 @pytest.fixture(scope="session")

@@ -1,15 +1,12 @@
 """`answers`: what a run answered, filtered, sampled, with the question; hostile text does not reach the terminal."""
 
 import json
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from typer.testing import Result
-
-sys.path.append(str(Path(__file__).parents[1] / "analysis"))
 from synthetic import Spec, make_study
+from typer.testing import Result
 
 HOSTILE = "so \x1b]0;owned\x07 the \u202eanswer\nis \\boxed{7}"
 

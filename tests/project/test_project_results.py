@@ -2,17 +2,13 @@
 
 import csv
 import json
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from json_page import documented
-from typer.testing import Result
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "analysis"))
-
 from synthetic import Spec, make_study, record_again
+from typer.testing import Result
 
 
 @pytest.fixture

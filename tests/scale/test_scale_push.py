@@ -8,10 +8,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from json_page import documented
-
-sys.path += [str(Path(__file__).parent), str(Path(__file__).parents[1] / "analysis")]
 from hub import TOKEN, Hub, serve
+from json_page import documented
 from synthetic import make_study
 from typer.testing import Result
 

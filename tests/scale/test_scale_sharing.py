@@ -4,17 +4,14 @@ import gzip
 import io
 import json
 import os
-import sys
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import yaml
-from typer.testing import Result
-
-sys.path.append(str(Path(__file__).parents[1] / "analysis"))
 from synthetic import make_study
+from typer.testing import Result
 
 from r3bench.config.load import load_recipe
 from r3bench.records import RunPaths, RunRecord, TrainRecord

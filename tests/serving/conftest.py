@@ -1,12 +1,9 @@
 """A tiny model and a stand-in for vLLM."""
 
-import sys
 from pathlib import Path
 
 import pytest
 from standin import install
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "trainer"))  # the tiny model
 
 
 @pytest.fixture(scope="session")

@@ -5,12 +5,11 @@ known from those amounts alone.
 """
 
 import math
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from reference_grpo import grpo_loss, token_logprobs
 from trainer_tools import arguments, questions, spy_on
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from trl.trainer import grpo_trainer
@@ -18,9 +17,6 @@ from trl.trainer import grpo_trainer
 from r3bench import R3Trainer
 from r3bench.training import trl_adapter
 from r3bench.training.correction import length_bin, row_weights
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "reference"))
-from reference_grpo import grpo_loss, token_logprobs
 
 CAP = 3.0  # TRL's default upper bound of a ratio
 MODES = ("token_truncate", "token_mask", "sequence_truncate", "sequence_mask")

@@ -1,12 +1,11 @@
 """Every component moment through `train()`, with small components as a user would write them in `./components/`."""
 
-import sys
 import textwrap
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from reference_grpo import token_logprobs
 from trainer_tools import arguments, by_length, questions, spy_on
 from transformers import AutoModelForCausalLM
 from trl import GRPOTrainer
@@ -15,9 +14,6 @@ from r3bench import R3Trainer
 from r3bench.errors import ConfigError, Diverged
 from r3bench.training.component import PlannedGroup
 from r3bench.training.rollout import Layout, open_rollout, place
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "reference"))
-from reference_grpo import token_logprobs
 
 HEADER = """
 from dataclasses import dataclass

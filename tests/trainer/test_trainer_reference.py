@@ -4,20 +4,16 @@ The long version: python -m pytest -m slow tests/trainer/test_trainer_reference.
 """
 
 import random
-import sys
 from collections import defaultdict
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from datasets import Dataset
+from reference_verdicts import Reference
 from trainer_tools import arguments, spy_on
 
 from r3bench import R3Trainer
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "reference"))
-from reference_verdicts import Reference
 
 NAMES = ("right", "ranking", "replay", "extra", "extra", "ranking_component")
 STEPS, GROUP = 6, 4

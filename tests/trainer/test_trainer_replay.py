@@ -1,18 +1,13 @@
 """Replay through `train()`: which rows, advantages, losses and gradients reach the optimiser."""
 
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
+from reference_grpo import eq3, grpo_loss, token_logprobs
 from trainer_tools import arguments, questions, spy_on
 from transformers import AutoModelForCausalLM
 
 from r3bench import R3Trainer
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "reference"))
-from reference_grpo import eq3, grpo_loss, token_logprobs
 
 ROWS, GROUP = 8, 4  # a batch: two groups
 

@@ -209,10 +209,7 @@ def test_a_penalised_right_answer_never_enters_below_a_wrong_one(tiny_model, tmp
 @pytest.mark.parametrize("name", ["replay", "rescue", "repo", "exgrpo", "reattach"])
 def test_whoever_mixes_keeps_the_order_of_right_and_wrong(name):
     """On the totals: a stored right answer with 0.2 among wrong ones with up to 0.3, and one with 0.3."""
-    import sys
-    from pathlib import Path
 
-    sys.path.insert(0, str(Path(__file__).parents[1] / "components"))
     from component_tools import Memory, group, make, step
     from component_tools import stored as row
 

@@ -1,24 +1,20 @@
 """Tool calls, environments, `rollout_func` and images: masks, turns and what is refused. Through `train()`."""
 
 import json
-import sys
 import textwrap
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 import world
+from component_tools import group, make
+from component_tools import step as one_step
 from datasets import IterableDataset
 from trainer_tools import arguments, by_length, questions, spy_on
 
 from r3bench import R3Trainer
 from r3bench.errors import ConfigError
 from r3bench.training.history import HistoryBounds, TrajectoryHistory
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "components"))
-from component_tools import group, make
-from component_tools import step as one_step
 
 HISTORIC = -1
 

@@ -1,13 +1,9 @@
 """A finished study in which everything agrees, made by the real sweep from toy cells."""
 
 import shutil
-import sys
 from pathlib import Path
 
 import pytest
-
-sys.path.append(str(Path(__file__).parents[1] / "sweep"))
-
 from toy import run_honest
 from typer.testing import CliRunner
 
