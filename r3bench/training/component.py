@@ -180,7 +180,7 @@ class Step:
     taken: frozenset[int] = frozenset()  # group indices earlier components planned (in `plan`) or mixed (in `mix`)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Mixture:
     """One group mixed with historic rows. The trainer writes it into the batch."""
 

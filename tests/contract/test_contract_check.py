@@ -46,7 +46,7 @@ MIX = (
     "    uses_history = True\n\n    def mix(self, step):\n        self.count('acts')\n"
     "        rows = [(g, r) for g in step.groups for r in step.history.summaries(g.question)]\n"
     "        if not rows:\n            return []\n        group, row = rows[-1]\n"
-    "        return [Mixture(group.index, (row,), (), %s, %s, 'none', (0.0, 2.0))]\n"
+    "        return [Mixture(group=group.index, historic=(row,), replaced=(), fresh_advantages=%s, historic_advantages=%s, weight='none', clip=(0.0, 2.0))]\n"
 )
 WRONG = {  # the rule, what is said, the body
     "a global generator": ("nothing global", "generator of `random`", FACTOR % "random.random()"),

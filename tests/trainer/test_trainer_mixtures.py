@@ -37,8 +37,9 @@ class Naive(Component):
                 if self.config.lift:
                     rewards[-1] = rewards.max()
                 advantages = np.nan_to_num(rewards - np.nanmean(rewards))
-                found.append(Mixture(group.index, tuple(stored), self.config.places, advantages[:-1], advantages[-1:],
-                                     "none", (0.0, 2.0)))
+                found.append(Mixture(group=group.index, historic=tuple(stored), replaced=self.config.places,
+                                     fresh_advantages=advantages[:-1], historic_advantages=advantages[-1:],
+                                     weight="none", clip=(0.0, 2.0)))
         return found
 """
 

@@ -293,8 +293,8 @@ class Mixing(Component):
         free = [g for g in step.groups if g.index not in step.taken and step.history.summaries(g.question)]
         self.count("used", len(free))
         return [
-            Mixture(g.index, tuple(step.history.summaries(g.question)[:1]), (0,), g.rewards * 0, g.rewards[:1] * 0,
-                    "none", (0.0, 2.0))
+            Mixture(group=g.index, historic=tuple(step.history.summaries(g.question)[:1]), replaced=(0,),
+                    fresh_advantages=g.rewards * 0, historic_advantages=g.rewards[:1] * 0, weight="none", clip=(0.0, 2.0))
             for g in free
         ]
 """
@@ -316,7 +316,8 @@ class OneRow(Component):
     def mix(self, step):
         stored = [(g, s) for g in step.groups for s in step.history.summaries(g.question)[:1]]
         return [
-            Mixture(g.index, (s,), (), np.linspace(-1, 1, len(g.rewards)), np.ones(1), "none", (0.0, 2.0))
+            Mixture(group=g.index, historic=(s,), replaced=(), fresh_advantages=np.linspace(-1, 1, len(g.rewards)),
+                    historic_advantages=np.ones(1), weight="none", clip=(0.0, 2.0))
             for g, s in stored[:1]
         ]
 """
