@@ -136,10 +136,12 @@ def test_a_mixture_that_fits_no_group_is_refused(naive, tiny_model, tmp_path, na
     message = {"weight": "weight 'decouple', expected one of decoupled", "twice": "two mixtures"}.get(name, message)
     body = f"""
     def mix(self, step):
+        PARTS = "group", "historic", "replaced", "fresh_advantages", "historic_advantages"
         for group in step.groups:
             stored, a, b = tuple(step.history.summaries(group.question)[:1]), np.zeros(4), np.zeros(1)
             if stored:
-                return [Mixture({text}, "{weight}", (0.0, 2.0))] * {2 if name == "twice" else 1}
+                given = dict(zip(PARTS, ({text})), weight="{weight}", clip=(0.0, 2.0))
+                return [Mixture(**given)] * {2 if name == "twice" else 1}
         return []
 """
     (naive / "naive.py").write_text(NAIVE[: NAIVE.index("    def mix")] + textwrap.dedent(body).replace("\n", "\n    "))

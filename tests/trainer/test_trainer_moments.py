@@ -294,7 +294,8 @@ class Mixing(Component):
         self.count("used", len(free))
         return [
             Mixture(group=g.index, historic=tuple(step.history.summaries(g.question)[:1]), replaced=(0,),
-                    fresh_advantages=g.rewards * 0, historic_advantages=g.rewards[:1] * 0, weight="none", clip=(0.0, 2.0))
+                    fresh_advantages=g.rewards * 0, historic_advantages=g.rewards[:1] * 0,
+                    weight="none", clip=(0.0, 2.0))
             for g in free
         ]
 """
