@@ -1,6 +1,7 @@
 """Figures of effects: all of them with their intervals, and the two-way interactions."""
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import matplotlib
 import numpy as np
@@ -9,7 +10,7 @@ from matplotlib.axes import Axes
 from r3bench.analysis.effects import Effect
 from r3bench.analysis.plots import COLOURS, MARKERS, Picture, padded, short
 
-AGAIN = 2.5  # effects whose intervals reach so many times beyond the middle one's don't set the scale
+AGAIN = 2.0  # effects that reach so many times as far as the next don't set the scale
 KINDS = ("main", "leave_one_out", "add_one", "shapley")
 LEGIBLE = 4.5  # points of the smallest type
 
@@ -59,11 +60,12 @@ def _ends(effect: Effect) -> list[float]:
 
 def _scale(rows: Sequence[Effect], margin: float) -> tuple[float, float] | None:
     """Limits of the axis where some effects would flatten the others: those of the others; None where none would."""
-    reach = [max(map(abs, _ends(e))) for e in rows]
-    most = max(AGAIN * sorted(reach)[(len(reach) - 1) // 2], 1.2 * margin)
-    kept = [v for e, r in zip(rows, reach, strict=True) if r <= most for v in _ends(e)]
-    if max(reach) <= most or not kept:
+    reach = [max(1.2 * margin, *map(abs, _ends(e))) for e in rows]
+    steps = sorted(reach)
+    most = next((r for r, n in pairwise(steps[(len(steps) - 1) // 2 :]) if n > AGAIN * r), None)
+    if most is None:
         return None
+    kept = [v for e, r in zip(rows, reach, strict=True) if r <= most for v in _ends(e)]
     return padded([*kept, -1.2 * margin, 1.2 * margin])
 
 
