@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from r3bench.analysis.effects import Effect
-from r3bench.analysis.plots import COLOURS, MARKERS, Picture, padded, short
+from r3bench.analysis.plots import COLOURS, MARKERS, Picture, distinct, padded, short
 
 AGAIN = 2.0  # effects that reach so many times as far as the next don't set the scale
 KINDS = ("main", "leave_one_out", "add_one", "shapley")
@@ -23,7 +23,8 @@ def forest(found: Sequence[Effect], margin: float, confidence: float = 0.95) -> 
     limits = _scale(rows, 100 * margin)
 
     def named() -> list[str]:
-        return [f"{short(e.term)} ({e.kind.replace('_', ' ')})" for e in rows]
+        name = distinct([e.term for e in rows])
+        return [f"{name[e.term]} ({e.kind.replace('_', ' ')})" for e in rows]
 
     def paint(axes: Axes) -> None:
         if limits is not None:
@@ -126,7 +127,7 @@ def heat_map(found: Sequence[Effect], alpha: float = 0.05) -> Picture | None:
                     shade = "white" if abs(matrix[i, j]) > 0.6 * limit else "black"
                     said = f"{matrix[i, j]:+.1f}{mark}" if size >= LEGIBLE else mark.strip()
                     axes.text(j, i - 1, said, ha="center", va="center", color=shade, fontsize=max(size, LEGIBLE))
-        shown = [short(n, 20) for n in names]
+        shown = list(distinct(names, 20).values())
         axes.set_xticks(range(len(names) - 1), shown[:-1], rotation=30, ha="right")
         axes.set_yticks(range(len(names) - 1), shown[1:])
         axes.figure.colorbar(image, ax=axes, label="interaction, points", shrink=0.8)

@@ -23,7 +23,7 @@ SUFFIXES = ("pdf", "svg", "png")
 POINTS = 8  # of the type; ticks and keys have one less
 LINE = 0.135  # inches of a line of ticks or keys
 LETTER = 0.058  # inches of one of their letters, about
-LINES = 3  # of a label
+LINES = 3  # of a label, where so many tell it from the others
 DPI = 300  # of PNG
 PRINT: Any = {
     **{key: PRINT_INK if value == INK else value for key, value in STYLE.items()},
@@ -87,8 +87,8 @@ def printed(picture: Picture, width: float) -> Figure:
 def _wrapped(axes: Axes, letters: int) -> int:
     """Break the labels of the vertical axis into lines; returns how many there are, rows without one counted."""
     texts = [textwrap.wrap(t.get_text(), letters, break_on_hyphens=False) for t in axes.get_yticklabels()]
-    axes.set_yticks(axes.get_yticks(), ["\n".join(lines[:LINES]) for lines in texts])
-    return sum(max(len(lines[:LINES]), 1) for lines in texts)
+    axes.set_yticks(axes.get_yticks(), ["\n".join(lines) for lines in texts])
+    return sum(max(len(lines), 1) for lines in texts)
 
 
 def _key_below(figure: Figure, axes: Axes, width: float) -> float:

@@ -2,6 +2,7 @@
 
 import io
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -32,6 +33,7 @@ PRINT_INK = "#222222"
 
 # characters of a label: what is longer loses its middle
 longest: ContextVar[int] = ContextVar("longest", default=40)
+FEW = 6  # cells or effects, up to which their key stands inside a figure
 BELOW = 0.22  # rows by which a run's dot lies below its cell's bar
 MOST_FAR = 3  # one cell in so many may lie beyond the scale of the others
 
@@ -45,6 +47,27 @@ def short(text: str, most: int | None = None) -> str:
     """A label in one line. Names of cells differ at their ends as often as at their beginnings."""
     text, most = plain(text, 1000), most or longest.get()
     return text if len(text) <= most else f"{text[: most - most // 2 - 1].rstrip()}…{text[-(most // 2) :].lstrip()}"
+
+
+def distinct(labels: Sequence[str], most: int | None = None) -> dict[str, str]:
+    """Label -> how it is shown: `short`, but long enough to be told apart from the others."""
+    most = most or longest.get()
+    shown = {label: short(label, most) for label in labels}
+    while most < 1000 and (same := {text for text, n in Counter(shown.values()).items() if n > 1}):
+        most = most * 4 // 3
+        shown = {label: short(label, most) if text in same else text for label, text in shown.items()}
+    return shown
+
+
+def key(axes: Axes) -> None:
+    """The key of a figure: inside where it is small, else below, where it covers nothing."""
+    labels = axes.get_legend_handles_labels()[1]
+    widest = max(map(len, labels), default=0)
+    if len(labels) <= FEW and widest <= longest.get() // 2 + FEW:
+        axes.legend(fontsize=8)
+    else:
+        columns = max(1, 100 // (widest + 6))
+        axes.legend(fontsize=7, loc="upper center", bbox_to_anchor=(0.5, -0.16), ncols=min(columns, len(labels)))
 
 
 @dataclass(frozen=True)
@@ -152,10 +175,11 @@ def learning_curves(
     look = styles or cell_styles(list(curves))
 
     def paint(axes: Axes) -> None:
+        name = distinct([b.label for b in bands])
         for i, one in enumerate(bands):
             style = look[one.label]
             colour = style.colour
-            axes.plot(one.x, one.mean, style.dash, color=colour, label=short(one.label),
+            axes.plot(one.x, one.mean, style.dash, color=colour, label=name[one.label],
                       marker=style.marker, markevery=(3 * i % 15, 15), markersize=4)  # fmt: skip
             for run in curves[one.label] if one.runs > 1 else ():
                 axes.plot(getattr(run, axis), run.accuracy, color=colour, alpha=0.35, linewidth=0.5)
@@ -163,7 +187,7 @@ def learning_curves(
                 axes.fill_between(one.x, one.low, one.high, color=colour, alpha=band_alpha(len(bands)), linewidth=0)
         axes.set_xlabel(unit)
         axes.set_ylabel({"reward": "training reward", SOLVED: "questions solved"}.get(measure, "training accuracy"))
-        axes.legend(fontsize=8, ncols=1 + len(bands) // 9)
+        key(axes)
 
     words = "; ".join(f"{b.label} ends at {b.mean[-1]:.2f}" for b in bands)
     solved = measure == SOLVED
@@ -229,7 +253,8 @@ def accuracies(rows: Sequence[CellRow], runs: Mapping[str, Sequence[float]], con
             axes.plot(dots, [y + BELOW] * len(dots), ".", color=colour, markersize=5, alpha=0.7)
             axes.plot(100 * row.accuracy.value, y, "|", color=colour, markersize=11, markeredgewidth=2)
             axes.plot(100 * row.accuracy.value, y, look[row.label].marker, color=colour, markersize=4)
-        axes.set_yticks(range(len(shown)), [short(r.label) for r in shown])
+        name = distinct([r.label for r in shown])
+        axes.set_yticks(range(len(shown)), [name[r.label] for r in shown])
         axes.set_ylim(len(shown) - 0.4, -0.6)
         axes.set_xlabel("accuracy, points")
         if far:
@@ -265,6 +290,7 @@ def accuracy_and_length(
     look, far = cell_styles([r.label for r in rows]), _far(shown)
 
     def paint(axes: Axes) -> None:
+        name = distinct([r.label for r in shown])
         for i, row in enumerate(r for r in shown if r not in far):
             assert row.accuracy is not None and row.tokens is not None
             style = look[row.label]
@@ -274,11 +300,11 @@ def accuracy_and_length(
             dots = [100 * v for v in runs.get(row.label, ())]
             axes.plot([row.tokens] * len(dots), dots, ".", color=style.colour, markersize=4, alpha=0.5)
             axes.errorbar(row.tokens, y, yerror(error), fmt=style.marker, color=style.colour,
-                          label=short(row.label), elinewidth=1, markersize=6,
+                          label=name[row.label], elinewidth=1, markersize=6,
                           markerfacecolor="none" if i >= len(COLOURS) else None)  # fmt: skip
         axes.set_xlabel("response tokens per answer")
         axes.set_ylabel("accuracy, points")
-        axes.legend(fontsize=8, ncols=1 + len(shown) // 9)
+        key(axes)
 
     words = "; ".join(f"{r.label} {100 * r.accuracy.value:.1f} at {r.tokens:.0f} tokens" for r in shown if r.accuracy)
     caption = "Accuracy against response length, one mark per cell and a dot per run at its cell's length."
@@ -324,12 +350,13 @@ def question_differences(contrasts: Mapping[str, np.ndarray]) -> Picture | None:
 
     def paint(axes: Axes) -> None:
         axes.axhline(0, color=matplotlib.rcParams["axes.edgecolor"], linewidth=0.8)
+        name = distinct(list(contrasts))
         for i, (term, values) in enumerate(contrasts.items()):
             axes.plot(np.linspace(0, 100, len(values)), 100 * np.sort(values), color=COLOURS[i % len(COLOURS)],
-                      linestyle=DASHES[i % len(DASHES)], drawstyle="steps-mid", label=short(term))  # fmt: skip
+                      linestyle=DASHES[i % len(DASHES)], drawstyle="steps-mid", label=name[term])  # fmt: skip
         axes.set_xlabel("questions, sorted by effect, %")
         axes.set_ylabel("main effect on the question, points")
-        axes.legend(fontsize=8)
+        key(axes)
 
     words = "; ".join(f"{t} up on {(v > 0).sum()}, down on {(v < 0).sum()} of {len(v)}" for t, v in contrasts.items())
     caption = "Where an effect comes from: its value on every question."

@@ -41,6 +41,7 @@ from r3bench.analysis.results import Results
 from r3bench.analysis.tables import lost_notes, study_tables
 from r3bench.files import write_text
 
+OPEN = 3  # benchmarks, up to which the tables of each stand open
 # The page's only script, the same in every report: its content policy allows nothing but a script of this digest.
 SCRIPT = (files("r3bench.analysis") / "templates" / "report.js").read_text(encoding="utf-8")
 SCRIPT_HASH = base64.b64encode(hashlib.sha256(SCRIPT.encode()).digest()).decode()
@@ -112,7 +113,7 @@ def render_report(
         answer=answer_text(results, top, cells),
         effect_lines=effect_texts(results, top),
         pictures=[(p.name, p.caption, p.alt, Markup(p.svg())) for p in pictures],
-        tables=[_block(t) for t in tables],
+        tables=[(plain(t.title), _block(t), _folded(results, headline, t)) for t in tables],
         drawn=[_block(t) for t in drawn_tables(results, headline)],
         matched=_matched(results, folder, curves),
         unmatched=_unmatched(results, folder, curves),
@@ -134,7 +135,13 @@ def _key(cells: Sequence[CellRow], curves: Mapping[str, object]) -> list[tuple[M
     """(mark, cell) of every cell that a figure shows: one key for all of them."""
     styles = plots.cell_styles([*(r.label for r in cells), *curves])
     shown = dict.fromkeys([*(r.label for r in cells), *curves])
-    return [(Markup(plots.key_mark(styles[label])), plain(label, 40)) for label in shown]
+    return [(Markup(plots.key_mark(styles[label])), plain(label)) for label in shown]
+
+
+def _folded(results: Results, headline: str, table: Table) -> bool:
+    """Whether a table has to be opened: one benchmark's of many, where the headline says the same in one."""
+    kind, _, name = table.key.partition("-")
+    return len(results.benchmarks) > OPEN and kind in ("cells", "answers") and name != headline
 
 
 def _block(table: Table) -> Markup:

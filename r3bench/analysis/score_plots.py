@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from r3bench.analysis.at_k import AtK
 from r3bench.analysis.distributions import t_quantile
 from r3bench.analysis.heldout import Cost, HeldOut, Measured
-from r3bench.analysis.plots import Picture, Style, band_alpha, cell_styles, short
+from r3bench.analysis.plots import Picture, Style, band_alpha, cell_styles, distinct, key
 
 POINTS = 60  # of a cell's line
 BANDS = 6  # cells up to which intervals are bands
@@ -25,6 +25,7 @@ def at_k_curves(rows: Sequence[AtK], confidence: float, styles: Mapping[str, Sty
     look = styles or cell_styles(list(cells))
 
     def paint(axes: Axes) -> None:
+        name = distinct(list(cells))
         for place, (label, own) in enumerate(cells.items()):
             # bars of many cells stand beside each other
             aside = 0.0 if len(cells) <= BANDS else SPREAD * (place / (len(cells) - 1) - 0.5)
@@ -37,7 +38,7 @@ def at_k_curves(rows: Sequence[AtK], confidence: float, styles: Mapping[str, Sty
                 else:
                     axes.vlines(x, low, high, color=style.colour, linewidth=0.6)
             axes.plot(x, [100 * r.value.value for r in own], style.dash, color=style.colour, marker=style.marker,
-                      markersize=4, linewidth=1.2, label=short(label))  # fmt: skip
+                      markersize=4, linewidth=1.2, label=name[label])  # fmt: skip
             dots = [(at, 100 * v) for at, r in zip(x, own, strict=True) for v in r.runs]
             axes.plot(*zip(*dots, strict=True), ".", color=style.colour, markersize=3.5, alpha=0.55)
         axes.set_xscale("log", base=2)
@@ -46,7 +47,7 @@ def at_k_curves(rows: Sequence[AtK], confidence: float, styles: Mapping[str, Sty
         axes.set_ylim(max(axes.get_ylim()[0], -2.0), min(axes.get_ylim()[1], 102.0))
         axes.set_xlabel("k, answers to a question")
         axes.set_ylabel(f"{score}@k, points")
-        axes.legend(fontsize=8, ncols=1 + len(cells) // 9)
+        key(axes)
 
     what = {"pass": "that k answers hold a right one", "maj": "that the most frequent of k answers is right"}[score]
     caption = f"{score}@k: the chance {what}. Dots: single runs"
@@ -69,6 +70,7 @@ def held_out_curves(
     unit = {"tokens": "generated tokens", "seconds": "device seconds"}[cost]
 
     def paint(axes: Axes) -> None:
+        name = distinct(list(found.cells))
         for label, runs in found.cells.items():
             style = look[label]
             for run in runs:
@@ -76,14 +78,14 @@ def held_out_curves(
                           alpha=0.55)  # fmt: skip
             x, mean, half = _band(runs, cost, confidence)
             axes.plot(x, 100 * mean, style.dash, color=style.colour, marker=style.marker, markersize=4,
-                      markevery=max(len(x) - 1, 1), label=short(label))  # fmt: skip
+                      markevery=max(len(x) - 1, 1), label=name[label])  # fmt: skip
             if half is not None:
                 low, high = np.clip([mean - half, mean + half], 0.0, 1.0)
                 axes.fill_between(x, 100 * low, 100 * high, color=style.colour, alpha=band_alpha(len(found.cells)),
                                   linewidth=0)  # fmt: skip
         axes.set_xlabel(unit)
         axes.set_ylabel("held-out accuracy, points")
-        axes.legend(fontsize=8, ncols=1 + len(found.cells) // 9)
+        key(axes)
 
     caption = (
         f"Accuracy on {found.questions} held-out questions of {found.benchmark} against {unit}, at the kept "

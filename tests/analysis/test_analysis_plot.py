@@ -191,14 +191,14 @@ def test_a_cell_far_off_does_not_flatten_the_others(tmp_path):
 
 @pytest.mark.parametrize("cells", [1, 40])
 def test_names_of_any_length_fit_into_any_number_of_rows(cells, tmp_path):
-    names = [f"_{i}_%&<b>$x^2$" + " and so on" * 12 for i in range(cells)]
+    names = [f"{i * 'and so on ':.70}_{i}_%&<b>$x^2$" + " and so on" * 12 for i in range(cells)]
     spec = Spec(factors={"f": ["off", *names][:cells]}, seeds=(0, 1), benchmarks={f"b{i}": 3 for i in range(1)})
     results = load_study(make_study(tmp_path / "s", spec))
     for kind in ("accuracy", "pass-at-k")[: 1 + (cells == 1)]:
         figure = printed(picture(results, kind), 3.25)
         drawn = figure.axes[0].get_yticklabels() if kind == "accuracy" else figure.legends[0].get_texts()
         boxes = [t.get_window_extent() for t in drawn]
-        assert len(boxes) == cells + 1
+        assert len(boxes) == cells + 1 == len({t.get_text() for t in drawn})
         for a, b in combinations(boxes, 2):  # none on another
             assert a.y0 > b.y1 - 3 or a.y1 < b.y0 + 3 or a.x1 < b.x0 or b.x1 < a.x0
         width, height = figure.get_size_inches() * figure.dpi
