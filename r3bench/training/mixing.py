@@ -2,6 +2,17 @@
 
 A row that gives way is overwritten; a group that grows gets rows at the end of its rank's batch. Off-policy weights are
 folded into per-token advantages of shape (B, T), which TRL's loss accepts, so the loss itself stays TRL's.
+
+On its way in, a rank's batch holds B rows, prompts padded on the left to P and completions on the right to T tokens:
+
+    prompt_ids, prompt_mask            (B, P)
+    completion_ids, completion_mask    (B, T)    mask: 1 up to the end of the answer
+    tool_mask                          (B, T)    where there is one: 0 for a tool's tokens and for a given prefix
+    advantages                         (B,)
+    old, sampling, ref log-probs       (B, T)    where TRL needs them
+    r3_row                             (B,)      local number of a sampled row
+
+and on its way out B + k rows, T wide enough for the longest stored answer, and advantages (B + k, T).
 """
 
 from collections.abc import Sequence
