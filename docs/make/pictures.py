@@ -1,7 +1,9 @@
-"""Makes the pictures of the pages from a finished study: `python docs/make/pictures.py runs/quickstart`.
+"""Makes the pictures of the pages from a finished study: `python docs/make/pictures.py runs/quickstart [before.html]`.
+
+`before.html` is a report of the same study by an older version, to be set beside today's.
 
 Needs Chromium, pdflatex with booktabs, siunitx and threeparttable, and pdftoppm. Every picture is of what a command
-writes: `report`, `tables --layout wide --format latex` and `status`.
+writes: `report`, `plot`, `tables --layout wide --format latex` and `status`.
 """
 
 import base64
@@ -66,6 +68,21 @@ def printed(table: str, folder: Path) -> Image.Image:
     return image.crop((left - 16, top - 16, right + 16, bottom + 16))
 
 
+def beside(images: list[Image.Image], gap: int = 24, ground: str = "white") -> Image.Image:
+    """Pictures in a row, their upper ends level."""
+    size = sum(i.width for i in images) + gap * (len(images) - 1), max(i.height for i in images)
+    found, left = Image.new("RGB", size, ground), 0
+    for image in images:
+        found.paste(image, (left, 0))
+        left += image.width + gap
+    return found
+
+
+def halved(image: Image.Image) -> Image.Image:
+    """Half as wide and tall."""
+    return image.resize((image.width // 2, image.height // 2), Image.Resampling.LANCZOS)
+
+
 def save(image: Image.Image, name: str) -> None:
     """As a small PNG."""
     PICTURES.mkdir(exist_ok=True)
@@ -73,7 +90,7 @@ def save(image: Image.Image, name: str) -> None:
     few.save(PICTURES / f"{name}.png", optimize=True)
 
 
-def main(study: str) -> None:
+def main(study: str, before: str | None = None) -> None:
     where = ["--runs", str(Path(study).resolve().parent)]
     name = Path(study).name
     with tempfile.TemporaryDirectory() as place:
@@ -83,10 +100,18 @@ def main(study: str) -> None:
         save(shot(folder / "report.html", 390, 1330, folder, "dark"), "report-phone")
         table = r3bench("tables", name, *where, "--layout", "wide", "--format", "latex", "--out", str(folder / "t"))
         save(printed(table, folder), "table")
+        drawn = r3bench(
+            "plot", name, "accuracy", "effects", "maj-at-k", *where, "--format", "png", "--out", str(folder)
+        )
+        save(beside([halved(Image.open(path).convert("RGB")) for path in drawn.split()]), "figures")
+        if before is not None:
+            pages = [shot(page, 1280, 2600, folder / str(i)) for i, page in
+                     enumerate((Path(before).resolve(), folder / "report.html"))]  # fmt: skip
+            save(beside([halved(page) for page in pages], ground="#888888"), "before-after")
         text = html.escape(r3bench("status", name, *where))
         (folder / "status.html").write_text(TERMINAL.format(arguments=f"status {name}", text=text), encoding="utf-8")
         save(shot(folder / "status.html", 1100, None, folder), "status")
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])

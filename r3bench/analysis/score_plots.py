@@ -6,6 +6,7 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from r3bench.analysis.at_k import AtK
+from r3bench.analysis.cells import BASE_LABEL
 from r3bench.analysis.distributions import t_quantile
 from r3bench.analysis.heldout import Cost, HeldOut, Measured
 from r3bench.analysis.plots import Picture, Style, band_alpha, cell_styles, distinct, key
@@ -21,6 +22,12 @@ def at_k_curves(rows: Sequence[AtK], confidence: float, styles: Mapping[str, Sty
     if len(ks) < 2:
         return None
     score = rows[0].score
+    ends = {label: (own[0], own[-1]) for label in dict.fromkeys(r.label for r in rows)
+            if (own := [r for r in rows if r.label == label])}  # fmt: skip
+    words = {label: f"{label} {100 * a.value.value:.1f} at k = {a.k} to {100 * b.value.value:.1f} at k = {b.k}"
+             for label, (a, b) in ends.items()}  # fmt: skip
+    far = _far([r for r in rows if r.base], [r for r in rows if not r.base])
+    rows = [r for r in rows if not (far and r.base)]
     cells = {label: [r for r in rows if r.label == label] for label in dict.fromkeys(r.label for r in rows)}
     look = styles or cell_styles(list(cells))
 
@@ -54,12 +61,21 @@ def at_k_curves(rows: Sequence[AtK], confidence: float, styles: Mapping[str, Sty
     if any(r.value.like_these.low is not None for r in rows):
         what = "bands" if len(cells) <= BANDS else "bars"
         caption += f"; {what}: {100 * confidence:g} % intervals on questions like these, each by itself"
-    ends = {label: (own[0], own[-1]) for label, own in cells.items()}
-    words = "; ".join(
-        f"{label} {100 * a.value.value:.1f} at k = {a.k} to {100 * b.value.value:.1f} at k = {b.k}"
-        for label, (a, b) in ends.items()
-    )
-    return Picture(f"{score}-at-k", f"{caption}.", f"{score}@k in points: {words}.", paint, (6.4, 3.4), of_cells=True)
+    caption += f". Not drawn, far away: the {words[BASE_LABEL].replace(BASE_LABEL, f'{BASE_LABEL},')}" if far else ""
+    alt = f"{score}@k in points: {'; '.join(words.values())}."
+    return Picture(f"{score}-at-k", f"{caption}.", alt, paint, (6.4, 3.4), of_cells=True)
+
+
+def _far(base: Sequence[AtK], trained: Sequence[AtK]) -> bool:
+    """Whether on one scale with the untrained model the trained cells would lie on top of each other."""
+    if not base or not trained:
+        return False
+    parts = [(r.value.like_these.low, r.value.like_these.high) for r in trained]
+    found = [v for part in parts for v in part if v is not None] + [
+        v for r in trained for v in (r.value.value, *r.runs)
+    ]
+    most = max(r.value.value for r in base)
+    return min(found) - most > 2 * max(max(found) - min(found), 0.02)
 
 
 def held_out_curves(

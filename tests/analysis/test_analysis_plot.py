@@ -189,6 +189,18 @@ def test_a_cell_far_off_does_not_flatten_the_others(tmp_path):
     assert axes.get_xlim()[0] > 10 and {t.get_text() for t in axes.texts} == {"← 0.0"}
 
 
+def test_an_untrained_model_far_below_does_not_flatten_the_lines_of_k(folder):
+    table = _table(0.9, 0.005).assign(base="")
+    rng = np.random.default_rng(1)
+    start = [{"run": "start", "seed": 0, "method": "", "benchmark": "b", "question": q, "samples": 8, "base": "model",
+              "correct": int(rng.binomial(8, 0.02))} for q in range(100)]  # fmt: skip
+    shown = picture(r3bench.load(pd.concat([table, pd.DataFrame(start)]))._results, "pass-at-k")
+    assert "Not drawn, far away: the untrained model, " in shown.caption and "untrained model 1.8 at k = 1" in shown.alt
+    axes = shown.draw().axes[0]
+    assert axes.get_ylim()[0] > 70 and len(axes.get_legend_handles_labels()[1]) == 4
+    assert "Not drawn" not in picture(load_study(folder), "pass-at-k").caption
+
+
 @pytest.mark.parametrize("cells", [1, 40])
 def test_names_of_any_length_fit_into_any_number_of_rows(cells, tmp_path):
     names = [f"{i * 'and so on ':.70}_{i}_%&<b>$x^2$" + " and so on" * 12 for i in range(cells)]
