@@ -104,7 +104,7 @@ def joined(texts: Sequence[str]) -> str:
     """Several tables in one text, which makes LaTeX place its floats before it has too many to hold."""
     lines, waiting = [], 0
     for line in "\n".join(texts).split("\n"):
-        if line.startswith(r"\begin{table"):
+        if line.startswith((r"\begin{table}", r"\begin{table*}")):  # not what is inside: tabular, tablenotes
             waiting += 1
             if waiting % MOST_FLOATS == 0:
                 lines.append(r"\clearpage")

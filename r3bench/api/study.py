@@ -148,6 +148,30 @@ class Study:
                 }))  # fmt: skip
         return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=columns)
 
+    @cached_property
+    def held_out(self) -> "pd.DataFrame":
+        """A row per run and measured checkpoint: cell, seed, benchmark, questions, tokens, seconds, accuracy.
+
+        Of the first benchmark with measured checkpoints; without any, no rows.
+        """
+        import pandas as pd
+
+        from r3bench.analysis.heldout import held_out
+
+        columns = ["run", "cell", "seed", "benchmark", "questions", "tokens", "seconds", "accuracy"]
+        found = held_out(self.path, self._results) if self.path is not None else None
+        if found is None:
+            return pd.DataFrame(columns=columns)
+        parts = [
+            pd.DataFrame({
+                "run": run.run, "cell": cell, "seed": run.seed, "benchmark": found.benchmark,
+                "questions": found.questions, "tokens": run.tokens, "seconds": run.seconds, "accuracy": run.accuracy,
+            })
+            for cell, runs in found.cells.items()
+            for run in runs
+        ]  # fmt: skip
+        return pd.concat(parts, ignore_index=True)
+
     def at_k(self, score: Literal["pass", "maj"] = "pass", ks: Sequence[int] | None = None) -> "pd.DataFrame":
         """pass@k or maj@k: a row per benchmark, cell and k, with both intervals and the gain over the reference.
 

@@ -23,6 +23,8 @@ from r3bench.analysis import load_study, render_tables, write_tables
 from r3bench.analysis.cells import cell_rows
 from r3bench.analysis.choices import Choices
 from r3bench.analysis.external import load_any
+from r3bench.analysis.frame import Column, Entry, Table
+from r3bench.analysis.latex import joined, to_latex
 from r3bench.analysis.marks import letters, level_with_best
 from r3bench.analysis.prepare import benchmark_sets, prepare
 from r3bench.analysis.results import Results, Run, Scores
@@ -352,10 +354,21 @@ def test_latex_fits_the_page(large, tmp_path):
     tables = {f"w{i}": render_tables(results, "latex", "wide") for i, results in enumerate(studies)}
     first = tables["w2"].partition(r"\end{tabular*}")[0]
     assert all(name in first for name in (*FIVE, "average"))  # side by side, not in two panels
+    tables["k2"] = render_tables(large, "latex", "pass@k", Choices(width="column"))
     tables["e1"] = render_tables(recorded[1], "latex", "effects", Choices(width="column"))  # with notes for a page
     for name in ("default height", "two columns"):
         found = compiled(tmp_path / name.replace(" ", "-"), tables, DOCUMENTS[name])
         assert not [c for c in found if "multiply" not in c]
+
+
+def test_floats_are_placed_between_tables_and_never_inside_of_one():
+    one = to_latex(Table("t", [Column("cell", "left"), Column("b")], [[Entry("x"), Entry("1")]], ["a note"]))
+    assert r"\begin{tablenotes}" in one
+    text = joined([one] * 60)
+    inside = re.findall(r"\\begin\{table\*?\}.*?\\end\{table\*?\}", text, re.S)
+    assert len(inside) == 60 and not any(r"\clearpage" in part for part in inside)
+    between = [part.count(r"\begin{table*}") for part in text.split(r"\clearpage")]
+    assert max(between) <= 8
 
 
 @pytest.mark.slow

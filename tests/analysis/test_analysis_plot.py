@@ -146,6 +146,10 @@ def test_lines_of_k_and_of_checkpoints_hold_the_numbers(folder):
     assert len(drawn) == len(runs)
     for xy, run in zip(drawn, runs, strict=True):
         assert xy == pytest.approx(np.column_stack([run.seconds, 100 * run.accuracy]))
+    frame = r3bench.load(folder).held_out
+    assert frame["accuracy"].tolist() == [v for run in runs for v in run.accuracy]
+    assert frame["seconds"].tolist() == [v for run in runs for v in run.seconds]
+    assert len(r3bench.load(_table()).held_out) == 0
 
 
 def test_an_outlier_does_not_flatten_the_others():
