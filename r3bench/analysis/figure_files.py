@@ -13,6 +13,7 @@ import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from r3bench.analysis.letters import families
 from r3bench.analysis.plots import INK, PRINT_INK, STYLE, Picture, longest
 from r3bench.errors import ConfigError, nearest
 from r3bench.files import write_bytes
@@ -68,7 +69,7 @@ def printed(picture: Picture, width: float) -> Figure:
     letters = max(int(width / 2.6 / LETTER), 12)  # labels may take that much of the width
     token = longest.set(LINES * letters - LINES)
     try:
-        with matplotlib.rc_context(PRINT):
+        with matplotlib.rc_context({**PRINT, "font.family": families()}):
             figure = Figure(figsize=(width, 0.62 * width), layout="constrained")
             axes = figure.subplots()
             picture.draw(axes)
@@ -120,7 +121,7 @@ def save(figure: Figure, place: Path, formats: Sequence[str]) -> list[Path]:
     stamps: dict[str, dict[str, Any]] = {
         "pdf": {"CreationDate": None}, "svg": {"Date": None}, "png": {"Software": None},
     }  # fmt: skip
-    with matplotlib.rc_context(PRINT):
+    with matplotlib.rc_context({**PRINT, "font.family": families()}):
         for suffix in formats:
             drawn = io.BytesIO()  # on a full disk matplotlib's writers fail with errors of their own
             figure.savefig(drawn, format=suffix, dpi=DPI, metadata=stamps[suffix])

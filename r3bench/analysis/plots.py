@@ -16,6 +16,7 @@ from matplotlib.figure import Figure
 
 from r3bench.analysis.cells import BASE_LABEL, CellRow
 from r3bench.analysis.curves import SOLVED, Axis, RunCurve, band
+from r3bench.analysis.letters import families, lacking
 from r3bench.analysis.render import plain
 from r3bench.files import write_bytes
 
@@ -90,7 +91,7 @@ class Picture:
 
     def svg(self) -> str:
         """Inline SVG without declarations; ids are made unique, text stays text in the page's colour."""
-        with matplotlib.rc_context(STYLE):
+        with matplotlib.rc_context(STYLE), lacking():  # the reader's browser has its own fonts
             out = io.StringIO()
             figure = self.draw()
             for axes in figure.axes if self.of_cells else ():
@@ -114,7 +115,7 @@ class Picture:
         """Write `<name>.pdf` and `<name>.png`; returns their paths."""
         ink: Any = {key: PRINT_INK if value == INK else value for key, value in STYLE.items()}
         paths = [folder / f"{self.name}.{suffix}" for suffix in ("pdf", "png")]
-        with matplotlib.rc_context({**ink, "pdf.fonttype": 42}):
+        with matplotlib.rc_context({**ink, "pdf.fonttype": 42, "font.family": families()}):
             figure = self.draw()
             for path in paths:
                 stamp = {"CreationDate": None} if path.suffix == ".pdf" else {"Software": None}

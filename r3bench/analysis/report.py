@@ -2,6 +2,7 @@
 
 import base64
 import hashlib
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from importlib.resources import files
@@ -24,6 +25,7 @@ from r3bench.analysis.external import load_any
 from r3bench.analysis.figures import held_out_picture
 from r3bench.analysis.frame import Table
 from r3bench.analysis.heldout import Cost, held_out
+from r3bench.analysis.letters import lacking, said
 from r3bench.analysis.outside import Outside, is_study
 from r3bench.analysis.pictures import pictures_of
 from r3bench.analysis.prepare import benchmark_sets
@@ -74,8 +76,11 @@ def write_report(
     path = out if out.suffix == ".html" else out / "report.html"
     page, pictures = render_report(results, study if study.is_dir() and is_study(study) else None, problems)
     if figures:
-        for picture in pictures:
-            picture.save(path.parent / "figures")
+        with lacking() as letters:
+            for picture in pictures:
+                picture.save(path.parent / "figures")
+        if letters:
+            warnings.warn(f"figures: {said(letters)}", stacklevel=2)
     write_text(path, page)
     return path
 

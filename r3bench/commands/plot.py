@@ -92,6 +92,7 @@ def plot(
     from r3bench.analysis.figure_files import formats_of, printed, save, width_of
     from r3bench.analysis.figures import available, picture
     from r3bench.analysis.kinds import KINDS, kind_of
+    from r3bench.analysis.letters import lacking, said
     from r3bench.errors import ConfigError
 
     names = [kind_of(name) for name in dict.fromkeys(kinds or ())]
@@ -114,8 +115,11 @@ def plot(
     made = []
     for drawn in [picture(results, name, benchmark, ks if name.endswith("-at-k") else None) for name in names]:
         named = drawn.name if benchmark is None else f"{drawn.name}-{re.sub(r'[^A-Za-z0-9._-]+', '-', benchmark)}"
-        figure = printed(drawn, inches)
-        made += save(figure, folder / named, suffixes)
+        with lacking() as letters:
+            figure = printed(drawn, inches)
+            made += save(figure, folder / named, suffixes)
+        if letters:
+            warn([f"{named}: {said(letters)}"])
         if (height := figure.get_size_inches()[1]) > PAGE:
             warn([f"{named}: {height:.1f} in tall, more than a page has; a larger --width makes it less tall"])
     print_made(made, "plot", as_json)

@@ -5,6 +5,7 @@ import json
 import re
 import struct
 import sys
+import warnings
 from itertools import combinations
 from pathlib import Path
 
@@ -25,6 +26,7 @@ from r3bench.analysis.figure_files import printed
 from r3bench.analysis.figures import picture
 from r3bench.analysis.heldout import held_out
 from r3bench.analysis.kinds import KINDS, NEEDS, OTHER_NAMES
+from r3bench.analysis.letters import families
 from r3bench.analysis.study import load_study
 from r3bench.cli import app
 
@@ -220,6 +222,18 @@ def test_names_of_any_length_fit_into_any_number_of_rows(cells, tmp_path):
         width, height = figure.get_size_inches() * figure.dpi
         assert all(b.x0 > -1 and b.x1 < width + 1 and b.y0 > -2 and b.y1 < height + 2 for b in boxes)
         assert figure.axes[0].get_position().width > 0.3
+
+
+def test_letters_without_a_font_are_named_in_one_line(tmp_path, monkeypatch):
+    monkeypatch.setattr("r3bench.analysis.letters.OTHERS", ())
+    families.cache_clear()
+    root = make_study(tmp_path / "s", Spec(factors={"\u65b9": ["off", "\u91cd\u653e"]}, seeds=(0, 1), samples=1))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        done = RUN.invoke(app, ["plot", str(root), "accuracy", "effects", "--out", str(tmp_path)])
+    assert done.exit_code == 0 and done.stderr.count("\n") == 2, done.stderr
+    assert "warning: accuracy: no font of this machine has \u653e \u65b9 \u91cd" in done.stderr
+    families.cache_clear()
 
 
 def test_from_python_the_same_figures(folder, tmp_path):
