@@ -212,6 +212,9 @@ def task_path(name: str, where: str = "tasks") -> Path:
     """The YAML file of the evaluation task `name` in `evals/`."""
     known = names("evals", ".yaml")
     if name not in known:
+        if name.endswith((".yaml", ".yml")):
+            stem = Path(name).stem
+            raise ConfigError(f"{where}: got '{name}', expected a name: put the file into ./evals and name it '{stem}'")
         raise ConfigError(f"{where}: no task '{name}' in ./evals or among the shipped ones{nearest(name, known)}")
     return known[name]
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from r3bench import catalog
-from r3bench.errors import ConfigError, R3BenchError, first_line, nearest
+from r3bench.errors import ConfigError, R3BenchError, first_line
 from r3bench.evaluation.task_file import check_file
 from r3bench.files import no_room
 from r3bench.out_of_memory import out_of_memory
@@ -14,12 +14,8 @@ from r3bench.out_of_memory import out_of_memory
 
 def check_tasks(names: tuple[str, ...]) -> None:
     """Raise a `ConfigError` for a task that is in no evals folder."""
-    known = catalog.names("evals", ".yaml")
     for name in names:
-        if name not in known:
-            raise ConfigError(
-                f"eval.tasks: no task '{name}' in ./evals or among the shipped ones{nearest(name, known)}"
-            )
+        catalog.task_path(name, "eval.tasks")
 
 
 def manager(style: str = "boxed", template: str | None = None, folder: str = "") -> Any:

@@ -185,6 +185,7 @@ CASES: dict[str, tuple[Change, str]] = {
     "a task's gold of another kind": (row("data/heldout.jsonl", 6, gold=True), r"heldout\.jsonl:7: column 'gold' holds True, expected a text or number"),
     "a task's question of another kind": (row("data/heldout.jsonl", 6, question=7), r"heldout\.jsonl:7: column 'question' holds 7, expected a text"),
     "a task's missing id": (row("data/heldout.jsonl", 6, uid=None), r"heldout\.jsonl:7: column 'uid' is empty"),
+    "a task's path": (keys(eval__tasks=["../../evals/own.yaml"]), r"eval\.tasks: got '\.\./\.\./evals/own\.yaml', expected a name: put the file into \./evals and name it 'own'"),
     "a task's key": (replaced("evals/own.yaml", "  id: uid", "  id: uid\n  scorrer: ../rewards.py:near"), r"own\.yaml: dataset_kwargs\.scorrer: unknown key; did you mean 'scorer'"),
     "a task's threshold": (replaced("evals/own.yaml", "  id: uid", "  id: uid\n  threshold: 0.5"), r"dataset_kwargs\.threshold: got 0\.5 without a scorer"),
     "kind of a task's value": (replaced("evals/own.yaml", "[level]", "level"), r"dataset_kwargs\.columns: got 'level', expected a list"),
