@@ -45,7 +45,8 @@ def plot(
         list[str] | None,
         typer.Argument(
             metavar="KIND",
-            help="effects, accuracy, pass-at-k, ...: --list says which there are.",
+            help="effects (or forest), accuracy (or cells), interactions, pass-at-k, maj-at-k, heldout-tokens, "
+            "heldout-seconds, curves-tokens, curves-seconds, solved-tokens, length, questions, half-normal.",
             autocompletion=shell.figures,
         ),
     ] = None,

@@ -98,6 +98,8 @@ def test_every_kind_is_drawn_or_says_what_it_needs(folder, tmp_path):
         done = RUN.invoke(app, ["plot", str(folder), kind])
         assert done.exit_code == 3 and NEEDS[kind] in done.stderr and done.stderr.count("\n") == 1
     assert set(OTHER_NAMES.values()) <= set(KINDS)
+    told = " ".join(RUN.invoke(app, ["plot", "--help"], env={"COLUMNS": "400", "TERMINAL_WIDTH": "400"}).stdout.split())
+    assert all(kind in told for kind in KINDS)
 
 
 def test_choices_that_cannot_be_say_so_in_a_line(folder):
