@@ -1,8 +1,8 @@
 """Does a task tell a known effect from none, and how small an effect could it tell? What `r3bench calibrate` prints.
 
-A calibration is a grid with one factor, `control`: `off` (the recipe), `positive` (a change that must help) and `null`
-(a change that must not: other random numbers), all at equal sampled tokens. Differences are paired by seed; intervals
-are Student's.
+A calibration is a grid with one factor, `control`: `off` (the recipe), `positive` (a change that must help, with the
+same seeds) and `null` (machinery without an effect, with other seeds), all at equal sampled tokens. Differences are
+taken run by run; intervals are Student's.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 from scipy import optimize, stats
 
-LEVELS = ("off", "positive", "null")  # of the factor `control`
+NULL = "null"
+LEVELS = ("off", "positive", NULL)  # of the factor `control`
 DESIGNS = (4, 8, 16)  # seeds a detectable effect is given for
 POWER = 0.8  # chance of finding an effect of that size
 CONFIDENCE = 0.95
@@ -21,7 +22,7 @@ FIFTHS = 5  # parts of a run, by tokens
 
 @dataclass(frozen=True)
 class Difference:
-    """A control against `off`, paired by seed; accuracies (0-1)."""
+    """A control against `off`, run by run; accuracies (0-1)."""
 
     estimate: float  # mean difference
     low: float  # its 95 % interval
@@ -57,7 +58,7 @@ class Card:
 
     recipe: str  # its name
     task: str  # measured on
-    seeds: tuple[int, ...]  # runs of each level
+    seeds: tuple[int, ...]  # of `off` and `positive`; `null` has as many after these
     start: float | None  # accuracy of the model before training
     arms: Mapping[str, Arm]  # by level
     positive: Difference  # against off
@@ -129,7 +130,8 @@ def card(
 
     Args:
         recipe, task, start, margin: as in `Card`.
-        runs: level -> seed -> `accuracy`, `tokens`, `seconds`; every level with the same seeds, two or more.
+        runs: level -> seed -> `accuracy`, `tokens`, `seconds`; every level with the same seeds, two or more (those of
+            `null` as if they began where the others do).
         logs: level -> seed -> lines of the run's `metrics.jsonl`.
     """
     seeds = sorted(runs["off"])

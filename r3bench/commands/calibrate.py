@@ -18,14 +18,16 @@ def calibrate(
         typer.Argument(metavar="RECIPE", help="A testbed: the name of its grid of controls, or a file."),
     ],
     overrides: Overrides = None,
-    seeds: Annotated[int, typer.Option("--seeds", metavar="N", help="Seeds of each level, at least 2.")] = 4,
+    seeds: Annotated[
+        int, typer.Option("--seeds", metavar="N", help="Seeds of each level, at least 2; null gets the N after these.")
+    ] = 4,
     first: Annotated[int, typer.Option("--first", metavar="S", help="The first seed; the others follow it.")] = 0,
     runs: Runs = RUNS,
     quiet: Quiet = False,
     as_json: Json = False,
 ) -> None:
     """Run a testbed's positive and null control at equal tokens and print its card; exit code 1: not calibrated."""
-    from r3bench.analysis.calibration import LEVELS, card, text
+    from r3bench.analysis.calibration import LEVELS, NULL, card, text
     from r3bench.analysis.declared import Declared
     from r3bench.commands.study import end
     from r3bench.errors import ConfigError, R3BenchError
@@ -38,32 +40,40 @@ def calibrate(
     if seeds < LEAST:
         raise ConfigError(f"--seeds: got {seeds}, expected at least {LEAST}")
     drawn = list(range(first, first + seeds))
-    grid = dataclasses.replace(load_grid(recipe, overrides or []), seeds=tuple(drawn))
+    grid = load_grid(recipe, overrides or [])
     levels = {factor.name: tuple(factor.levels) for factor in factors_of(grid)}
     if set(levels) != {"control"} or set(levels["control"]) != set(LEVELS):
         raise ConfigError(f"{recipe}: factors: got {levels}, expected one, 'control', with {', '.join(LEVELS)}")
-    with prints_aside():
-        report = ablate(grid, runs, study=f"calibrate-{grid.name}", say=progress(quiet or as_json))
-    end(report)
+    control = grid.factors["control"]
+    told = {name: control[name] for name in LEVELS if name != NULL}
+    main = dataclasses.replace(grid, factors={"control": told}, seeds=tuple(drawn))
+    # random numbers of its own: the seeds after the others'
+    later = tuple(seed + seeds for seed in drawn)
+    null = dataclasses.replace(grid, factors={"control": {NULL: control[NULL]}}, seeds=later, base_model=False)
     task = ""
     start: float | None = None
     found: dict[str, dict[int, dict[str, Any]]] = {level: {} for level in LEVELS}
     logs: dict[str, dict[int, Any]] = {level: {} for level in LEVELS}
-    for name, record in report.finished.items():
-        if record.train.outcome != "finished":
-            raise R3BenchError(f"{name}: {record.train.outcome} ({record.train.reason}); a card needs all its runs")
-        task, summary = next(iter(record.eval.items()))
-        accuracy = avg_at_k(summary)
-        if record.factors == BASE_MODEL:
-            start = accuracy
-            continue
-        if record.seed not in drawn:
-            continue
-        level, spent = record.factors["control"], record.train
-        found[level][record.seed] = {
-            "accuracy": accuracy, "tokens": spent.generated_tokens, "seconds": spent.train_seconds,
-        }  # fmt: skip
-        logs[level][record.seed] = read_jsonl(RunPaths(Path(report.study) / name).metrics)
+    for part, study, shift in ((main, grid.name, 0), (null, f"{grid.name}-null", seeds)):
+        with prints_aside():
+            report = ablate(part, runs, study=f"calibrate-{study}", say=progress(quiet or as_json))
+        end(report)
+        for name, record in report.finished.items():
+            if record.train.outcome != "finished":
+                raise R3BenchError(f"{name}: {record.train.outcome} ({record.train.reason}); a card needs all its runs")
+            task, summary = next(iter(record.eval.items()))
+            accuracy = avg_at_k(summary)
+            if record.factors == BASE_MODEL:
+                start = accuracy
+                continue
+            seed = record.seed - shift
+            if seed not in drawn:
+                continue
+            level, spent = record.factors["control"], record.train
+            found[level][seed] = {
+                "accuracy": accuracy, "tokens": spent.generated_tokens, "seconds": spent.train_seconds,
+            }  # fmt: skip
+            logs[level][seed] = read_jsonl(RunPaths(Path(report.study) / name).metrics)
     made = card(grid.name, task, start, found, logs, float(grid.analysis.get("margin", Declared.margin)))
     if as_json:
         values = json.loads(json.dumps(dataclasses.asdict(made)).replace("NaN", "null"))

@@ -129,8 +129,9 @@ def planted(folder, accuracies, outcome="finished", failed=()):
             factors = dict(BASE_MODEL) if level == "base" else {"control": level}
             how = outcome if name == "null-s1" else "finished"
             train = TrainRecord(how, None, 9, 900 + seed, 8.0, "cpu", 1)
+            own = seed + (len(values) if level == "null" else 0)  # null has the seeds after the others'
             report.finished[name] = RunRecord(
-                name, level, "hash", seed, factors, train, {"bed": {"avg@4": accuracy}}, None, "", ""
+                name, level, "hash", own, factors, train, {"bed": {"avg@4": accuracy}}, None, "", ""
             )
     return report
 
@@ -188,4 +189,8 @@ def test_calibrate_through_the_front_door(tmp_path):
     assert result.exit_code == 1, result.output
     assert "testbed_sparse, measured on testbed-worked, 2 seeds a level" in result.stdout
     assert "not calibrated: the positive control isn't told from none" in result.stdout
-    assert len(list((tmp_path / "calibrate-testbed_sparse").glob("*/run.json"))) == 7
+    assert len(list((tmp_path / "calibrate-testbed_sparse").glob("*/run.json"))) == 5
+    assert {p.parent.name[-16:-13] for p in (tmp_path / "calibrate-testbed_sparse-null").glob("*/run.json")} == {
+        "s9-",
+        "10-",
+    }
