@@ -49,7 +49,7 @@ def calibrate(
     main = dataclasses.replace(grid, factors={"control": told}, seeds=tuple(drawn))
     # random numbers of its own: the seeds after the others'
     later = tuple(seed + seeds for seed in drawn)
-    null = dataclasses.replace(grid, factors={"control": {NULL: control[NULL]}}, seeds=later, base_model=False)
+    null = dataclasses.replace(grid, design="list", cells=({"control": NULL},), seeds=later, base_model=False)
     task = ""
     start: float | None = None
     found: dict[str, dict[int, dict[str, Any]]] = {level: {} for level in LEVELS}
