@@ -58,7 +58,7 @@ class Card:
 
     recipe: str  # its name
     task: str  # measured on
-    seeds: tuple[int, ...]  # of `off` and `positive`; `null` has as many after these
+    seeds: tuple[int, ...]  # of `off` and `positive`; `null` has as many others
     start: float | None  # accuracy of the model before training
     arms: Mapping[str, Arm]  # by level
     positive: Difference  # against off

@@ -10,6 +10,7 @@ import typer
 from r3bench.commands.options import RUNS, Json, Overrides, Quiet, Runs, print_json, prints_aside, progress
 
 LEAST = 2  # seeds an interval needs
+APART = 1000  # the seeds of `null` are the others' plus this
 
 
 def calibrate(
@@ -19,7 +20,7 @@ def calibrate(
     ],
     overrides: Overrides = None,
     seeds: Annotated[
-        int, typer.Option("--seeds", metavar="N", help="Seeds of each level, at least 2; null gets the N after these.")
+        int, typer.Option("--seeds", metavar="N", help="Seeds of each level, at least 2; null gets others.")
     ] = 4,
     first: Annotated[int, typer.Option("--first", metavar="S", help="The first seed; the others follow it.")] = 0,
     runs: Runs = RUNS,
@@ -47,14 +48,14 @@ def calibrate(
     control = grid.factors["control"]
     told = {name: control[name] for name in LEVELS if name != NULL}
     main = dataclasses.replace(grid, factors={"control": told}, seeds=tuple(drawn))
-    # random numbers of its own: the seeds after the others'
-    later = tuple(seed + seeds for seed in drawn)
+    # random numbers of its own, the same ones however many seeds there are
+    later = tuple(seed + APART for seed in drawn)
     null = dataclasses.replace(grid, design="list", cells=({"control": NULL},), seeds=later, base_model=False)
     task = ""
     start: float | None = None
     found: dict[str, dict[int, dict[str, Any]]] = {level: {} for level in LEVELS}
     logs: dict[str, dict[int, Any]] = {level: {} for level in LEVELS}
-    for part, study, shift in ((main, grid.name, 0), (null, f"{grid.name}-null", seeds)):
+    for part, study, shift in ((main, grid.name, 0), (null, f"{grid.name}-null", APART)):
         with prints_aside():
             report = ablate(part, runs, study=f"calibrate-{study}", say=progress(quiet or as_json))
         end(report)
