@@ -41,9 +41,9 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 import numpy as np
 
 from r3bench import catalog
+from r3bench.component import Facts, Group, Step, Summary, Trajectory
 from r3bench.config.strict import build
-from r3bench.training.component import Facts, Group, Step, Summary, Trajectory
-from r3bench.training.history import HistoryBounds, TrajectoryHistory, owner, trajectories_of
+from r3bench.training.step.history import HistoryBounds, TrajectoryHistory, owner, trajectories_of
 
 METHODS = ("plan", "entropy_rows", "score", "keep", "probe", "mix", "rescale", "observe", "take_counts", "take_figures")
 SHARED = ("open", "score", "log_fresh", "kept", "finish", "observe")  # of `Moments`
@@ -120,10 +120,10 @@ def steps(count: int, case: Case) -> dict[str, Any]:
     from r3bench import R3Config, R3Trainer
     from r3bench.config.load import load_recipe
     from r3bench.grading import Grader
-    from r3bench.training import trl_adapter
-    from r3bench.training.data import load_questions
-    from r3bench.training.models import load_model
+    from r3bench.training.models.load import load_model
+    from r3bench.training.questions.load import load_questions
     from r3bench.training.rewards import Correctness
+    from r3bench.training.step import trl_adapter
 
     recipe = load_recipe("quickstart", list(case.overrides))
     model, tokenizer = load_model(recipe.model)

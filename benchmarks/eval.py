@@ -20,8 +20,8 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 import torch
 
-from r3bench.evaluation.hf import HFBackend
-from r3bench.evaluation.sampling import Draw, Sampling, draw_seed
+from r3bench.evaluation.backends.hf import HFBackend
+from r3bench.evaluation.backends.sampling import Draw, Sampling, draw_seed
 from r3bench.evaluation.tasks import load_task, manager, quiet_loggers
 from r3bench.grading import Grader
 from r3bench.grading.pool import Pool
@@ -135,7 +135,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as scratch:
         folder = options.model
         if folder is None:
-            from r3bench.training.embedded_model import build
+            from r3bench.training.models.embedded import build
 
             folder = Path(scratch) / "embedded"
             build(folder, 9)

@@ -29,9 +29,9 @@ def make(runs: Path, *, whole: bool = False) -> Path:
     from fuzz import prepare
     from toy import run_honest
 
-    from r3bench.sweep.ablate import ablate
+    from r3bench.sweep.dispatch.ablate import ablate
+    from r3bench.sweep.executors.inline import InlineExecutor
     from r3bench.sweep.grid import parse_grid
-    from r3bench.sweep.inline import InlineExecutor
 
     values = {
         "name": "honest", "recipe": "quickstart", "seeds": [0], "eval": {"samples": 2}, "disk_floor_gb": 0.0,

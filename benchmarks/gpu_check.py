@@ -43,11 +43,11 @@ from trl import GRPOConfig, GRPOTrainer
 from r3bench import R3Config, R3Trainer, catalog
 from r3bench.config.sections import DataSection, ModelSection
 from r3bench.sweep.attempts import classify
-from r3bench.sweep.outcome import Outcome
+from r3bench.sweep.executors.outcome import Outcome
 from r3bench.sweep.strategy import variables
-from r3bench.training.data import load_questions
-from r3bench.training.models import load_model
-from r3bench.training.weights import WeightsWatch
+from r3bench.training.models.load import load_model
+from r3bench.training.models.weights import WeightsWatch
+from r3bench.training.questions.load import load_questions
 
 NOW: dict[str, Any] = {  # settings that let a component act in the few steps there are
     "ranking": {"scope": "failed"},

@@ -27,10 +27,10 @@ from r3bench.config.load import parse_recipe, resolved
 from r3bench.config.trainer_fields import trainer_value
 from r3bench.evaluation.settings import KEY, settings
 from r3bench.records import RunPaths, RunRecord, TrainRecord, write_record
-from r3bench.sweep.ablate import ablate
 from r3bench.sweep.attempts import attempts_file
+from r3bench.sweep.dispatch.ablate import ablate
+from r3bench.sweep.executors.inline import InlineExecutor
 from r3bench.sweep.grid import Grid, load_grid, parse_grid
-from r3bench.sweep.inline import InlineExecutor
 from r3bench.sweep.opening import open_study
 from r3bench.sweep.status import status
 

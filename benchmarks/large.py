@@ -33,9 +33,9 @@ sys.path[:0] = {tools!r}
 os.fsync = lambda descriptor: None  # only made to be measured
 from pathlib import Path
 from toy import run_toy
-from r3bench.sweep.ablate import ablate
+from r3bench.sweep.dispatch.ablate import ablate
 from r3bench.sweep.grid import load_grid
-from r3bench.sweep.inline import InlineExecutor
+from r3bench.sweep.executors.inline import InlineExecutor
 report = ablate(load_grid("large.yaml"), Path("runs"), run=run_toy, executor=InlineExecutor(), say=lambda line: None)
 raise SystemExit(not report.complete)
 """

@@ -32,7 +32,7 @@ from trl import GRPOConfig, GRPOTrainer
 
 from r3bench import R3Config, R3Trainer
 from r3bench.config.sections import ModelSection
-from r3bench.training.models import load_model
+from r3bench.training.models.load import load_model
 
 KINDS = ("stock", "off", "budget")
 SIGMA = 0.6  # of the logarithm of a length

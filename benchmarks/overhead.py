@@ -24,8 +24,8 @@ from trl import GRPOConfig, GRPOTrainer
 from r3bench import R3Config, R3Trainer
 from r3bench.config.load import load_recipe
 from r3bench.grading import Grader
-from r3bench.training.data import load_questions
-from r3bench.training.models import load_model
+from r3bench.training.models.load import load_model
+from r3bench.training.questions.load import load_questions
 from r3bench.training.rewards import Correctness
 
 

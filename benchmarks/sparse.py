@@ -34,10 +34,10 @@ from scipy import stats
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from r3bench import R3Config, R3Trainer, prompts
-from r3bench.training.embedded import Chain, chains
-from r3bench.training.embedded_model import Warmup, warm_up
-from r3bench.training.embedded_tokenizer import ANSWER
-from r3bench.training.models import model_folder
+from r3bench.training.models.embedded import Warmup, warm_up
+from r3bench.training.models.embedded_tokenizer import ANSWER
+from r3bench.training.models.load import model_folder
+from r3bench.training.questions.embedded import Chain, chains
 
 CAP = 9
 MORE = Warmup(worked=0, mixed=60, direct=0.995, learning_rate=1e-3)

@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from r3bench.training.component import Component, Facts, Step
+from r3bench.component import Component, Facts, Step
 
 
 @dataclass(frozen=True)

@@ -27,9 +27,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from r3bench.component import Component, Facts, Group, Mixture, PlannedGroup, Step, Weight
 from r3bench.errors import ConfigError
-from r3bench.training.component import Component, Facts, Group, Mixture, PlannedGroup, Step, Weight
-from r3bench.training.mixed_groups import mixture, not_outranked, pick_rows, still_free
+from r3bench.training.toolkit.mixed_groups import mixture, not_outranked, pick_rows, still_free
 
 
 def draw_questions(

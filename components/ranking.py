@@ -45,8 +45,8 @@ from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 
+from r3bench.component import Component, Facts, Group, Step
 from r3bench.errors import ConfigError
-from r3bench.training.component import Component, Facts, Group, Step
 
 Ties = Literal["average", "stable", "random"]
 Asked = Literal["fresh", "reflection", "continuation"]  # how a group's prompt was made

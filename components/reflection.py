@@ -32,11 +32,11 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
+from r3bench.component import Component, Group, Mixture, PlannedGroup, Step, Summary, Weight
 from r3bench.errors import ConfigError
-from r3bench.training.answers import last_boxed
-from r3bench.training.component import Component, Group, Mixture, PlannedGroup, Step, Summary, Weight
-from r3bench.training.mixed_groups import not_outranked, still_free, uneven
-from r3bench.training.rollout import Layout, append_multiple
+from r3bench.training.step.rollout import Layout, append_multiple
+from r3bench.training.toolkit.answers import last_boxed
+from r3bench.training.toolkit.mixed_groups import not_outranked, still_free, uneven
 
 Context = Literal["full", "tail", "answer"]
 

@@ -29,9 +29,9 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
+from r3bench.component import Component, Group, Mixture, Step, Weight
 from r3bench.errors import ConfigError
-from r3bench.training.component import Component, Group, Mixture, Step, Weight
-from r3bench.training.mixed_groups import (
+from r3bench.training.toolkit.mixed_groups import (
     Pick,
     admissible,
     mixture,

@@ -23,10 +23,10 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
+from r3bench.component import Component, Group, Mixture, Step, Summary, Weight
 from r3bench.errors import ConfigError
-from r3bench.training.component import Component, Group, Mixture, Step, Summary, Weight
-from r3bench.training.history import HistoryBounds
-from r3bench.training.mixed_groups import mixture, not_outranked, still_free
+from r3bench.training.step.history import HistoryBounds
+from r3bench.training.toolkit.mixed_groups import mixture, not_outranked, still_free
 
 RepoPick = Literal["all", "random", "recent", "highest", "max_variance"]
 

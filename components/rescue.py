@@ -17,8 +17,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from r3bench.training.component import Component, Group, Mixture, Step, Weight
-from r3bench.training.mixed_groups import mixture, not_outranked, still_free
+from r3bench.component import Component, Group, Mixture, Step, Weight
+from r3bench.training.toolkit.mixed_groups import mixture, not_outranked, still_free
 
 
 @dataclass(frozen=True)

@@ -38,12 +38,12 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
+from r3bench.component import Component, Facts, Group, PlannedGroup, Step
 from r3bench.errors import ConfigError
-from r3bench.training.component import Component, Facts, Group, PlannedGroup, Step
-from r3bench.training.critic import ValueHead
-from r3bench.training.cuts import TokenTexts, cut_points, leaks, paragraph_cuts
-from r3bench.training.mixed_groups import uneven
-from r3bench.training.states import State, next_share, promising
+from r3bench.training.toolkit.critic import ValueHead
+from r3bench.training.toolkit.cuts import TokenTexts, cut_points, leaks, paragraph_cuts
+from r3bench.training.toolkit.mixed_groups import uneven
+from r3bench.training.toolkit.states import State, next_share, promising
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,8 @@ from r3bench.evaluation.scorer import COLUMN, THRESHOLD, Scorer, named_in
 from r3bench.evaluation.task_file import FILES, beside, function_beside
 from r3bench.grading import Verdict, last_boxed
 from r3bench.prompts import Prompt, Style
-from r3bench.training.data_sources import local
-from r3bench.training.gym import gym_rows
+from r3bench.training.questions.gym import gym_rows
+from r3bench.training.questions.sources import local
 
 
 def load(
@@ -139,7 +139,7 @@ def load_reasoning_gym(
     import datasets
 
     prompt = Prompt(style, template=template, where="eval")
-    judge = {COLUMN: "r3bench.training.gym:score", THRESHOLD: 1.0}
+    judge = {COLUMN: "r3bench.training.questions.gym:score", THRESHOLD: 1.0}
     rows = [
         {**row, "prompt": prompt.text(row["problem"], row), **judge}
         for _, row in gym_rows(generator, options or {}, "dataset_kwargs.options")
@@ -156,7 +156,7 @@ def load_embedded(
     template: str | None = None,
     **_: Any,
 ) -> dict[str, Any]:
-    """The generated arithmetic questions of `r3bench.training.embedded`, columns as in `load`.
+    """The generated arithmetic questions of `r3bench.training.questions.embedded`, columns as in `load`.
 
     Args:
         cap, split, operations: as `questions` there takes them.
@@ -165,8 +165,8 @@ def load_embedded(
     """
     import datasets
 
-    from r3bench.training.data_sources import worked_solution
-    from r3bench.training.embedded import questions
+    from r3bench.training.questions.embedded import questions
+    from r3bench.training.questions.sources import worked_solution
 
     prompt = Prompt(style, template=template, where="eval")
     least, most = operations

@@ -9,12 +9,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from r3bench.analysis.external import analyze
+    from r3bench.analysis.output.external import analyze
     from r3bench.api.grid import Grid
     from r3bench.api.study import Study, load
+    from r3bench.component import Component
     from r3bench.errors import ConfigError, DataError, Interrupted, R3BenchError, StateError
     from r3bench.training.args import R3Config
-    from r3bench.training.component import Component
     from r3bench.training.trainer import R3Trainer
 
 __version__ = "0.1.0"
@@ -26,8 +26,8 @@ _WHERE = {
     "Grid": "r3bench.api.grid",
     "Study": "r3bench.api.study",
     "load": "r3bench.api.study",
-    "analyze": "r3bench.analysis.external",
-    "Component": "r3bench.training.component",
+    "analyze": "r3bench.analysis.output.external",
+    "Component": "r3bench.component",
     "R3Config": "r3bench.training.args",
     "R3Trainer": "r3bench.training.trainer",
     **dict.fromkeys(("ConfigError", "DataError", "Interrupted", "R3BenchError", "StateError"), "r3bench.errors"),

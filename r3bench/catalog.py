@@ -15,8 +15,8 @@ from pathlib import Path
 from types import ModuleType
 
 from r3bench import project, source
+from r3bench.component import Component
 from r3bench.errors import ConfigError, nearest
-from r3bench.training.component import Component
 
 
 @dataclass(frozen=True)

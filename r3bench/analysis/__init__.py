@@ -3,12 +3,12 @@
 from typing import Any
 
 _WHERE = {
-    "analyze": "r3bench.analysis.external",
-    "load_study": "r3bench.analysis.study",
-    "render_tables": "r3bench.analysis.tables",
-    "trace": "r3bench.analysis.provenance",
-    "write_report": "r3bench.analysis.report",
-    "write_tables": "r3bench.analysis.tables",
+    "analyze": "r3bench.analysis.output.external",
+    "load_study": "r3bench.analysis.reading.study",
+    "render_tables": "r3bench.analysis.output.tables",
+    "trace": "r3bench.analysis.output.provenance",
+    "write_report": "r3bench.analysis.report.page",
+    "write_tables": "r3bench.analysis.output.tables",
 }
 __all__ = [
     "analyze", "load_study", "render_tables", "trace", "write_report", "write_tables",

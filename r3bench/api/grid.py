@@ -69,7 +69,7 @@ class Grid:
             Interrupted: a signal asked to stop.
             ConfigError, StateError: the grid can't be run here.
         """
-        from r3bench.sweep.ablate import ablate
+        from r3bench.sweep.dispatch.ablate import ablate
 
         report = ablate(self._grid, Path(runs), study=self.name, say=say)
         if report.interrupted or (strict and not report.complete):

@@ -87,8 +87,8 @@ class Plots:
             ConfigError: no such kind, width or format.
             StateError: no such benchmark, or the results don't hold what it shows.
         """
-        from r3bench.analysis.figure_files import formats_of, printed, save, width_of
-        from r3bench.analysis.figures import picture
+        from r3bench.analysis.figures.files import formats_of, printed, save, width_of
+        from r3bench.analysis.figures.of_study import picture
 
         place = Path(path)
         formats = formats_of([place.suffix[1:]])
@@ -104,9 +104,9 @@ class Plots:
         import matplotlib as mpl
         from matplotlib.axes import Axes
 
-        from r3bench.analysis.figures import picture
-        from r3bench.analysis.plots import INK as REPORT_INK
-        from r3bench.analysis.plots import STYLE
+        from r3bench.analysis.figures.of_study import picture
+        from r3bench.analysis.figures.plots import INK as REPORT_INK
+        from r3bench.analysis.figures.plots import STYLE
 
         if ax is not None and not isinstance(ax, Axes):
             raise StateError(f"{name}: ax: got a {type(ax).__name__}, expected matplotlib axes (one, not an array)")

@@ -94,7 +94,7 @@ class Study:
     @cached_property
     def questions(self) -> "pd.DataFrame":
         """The long table: a row per run, benchmark and question, with counts."""
-        from r3bench.analysis.longtable import long_table
+        from r3bench.analysis.reading.longtable import long_table
 
         return long_table(self._results).replace_schema_metadata(None).to_pandas()
 
@@ -109,7 +109,7 @@ class Study:
         import pyarrow as pa
         import pyarrow.parquet as pq
 
-        from r3bench.analysis.study import run_folder
+        from r3bench.analysis.reading.study import run_folder
         from r3bench.records import RunPaths
 
         if self.path is None:
@@ -132,7 +132,7 @@ class Study:
         """A row per run and logged step: cell, seed, step, generated tokens, seconds, training accuracy, length."""
         import pandas as pd
 
-        from r3bench.analysis.curves import run_curve
+        from r3bench.analysis.statistics.curves import run_curve
 
         columns = ["run", "cell", "seed", "step", "tokens", "seconds", "accuracy", "length", "measure"]
         parts = []
@@ -156,7 +156,7 @@ class Study:
         """
         import pandas as pd
 
-        from r3bench.analysis.heldout import held_out
+        from r3bench.analysis.comparing.heldout import held_out
 
         columns = ["run", "cell", "seed", "benchmark", "questions", "tokens", "seconds", "accuracy"]
         found = held_out(self.path, self._results) if self.path is not None else None
@@ -185,7 +185,7 @@ class Study:
         """
         import pandas as pd
 
-        from r3bench.analysis.at_k import SCORES, at_k
+        from r3bench.analysis.output.at_k import SCORES, at_k
 
         if score not in SCORES:
             raise ConfigError(f"at_k: score: got '{score}'{nearest(score, SCORES)}")
@@ -207,7 +207,7 @@ class Study:
         """
         import pandas as pd
 
-        from r3bench.analysis.between import compare_studies
+        from r3bench.analysis.comparing.between import compare_studies
 
         found = compare_studies(self._results, other._results, tasks, (self.path, other.path)).record()
         frame = pd.DataFrame(found.pop("cells"))
@@ -226,20 +226,20 @@ class Study:
         Raises:
             ConfigError: a choice that there isn't, or a column, table or text that the tables don't have.
         """
-        from r3bench.analysis.choices import choices_from
-        from r3bench.analysis.tables import render_tables
+        from r3bench.analysis.output.choices import choices_from
+        from r3bench.analysis.output.tables import render_tables
 
         return str(render_tables(self._results, format, layout, choices_from(chosen)))
 
     def _cell(self, index: int) -> str:
-        from r3bench.analysis.cells import BASE_LABEL
+        from r3bench.analysis.statistics.cells import BASE_LABEL
 
         place = int(self._results.cell_of[index])
         return BASE_LABEL if place < 0 else self._results.label(self._results.cells[place])
 
     @cached_property
     def _analysis(self) -> dict[str, Any]:
-        from r3bench.analysis.external import analysis
+        from r3bench.analysis.output.external import analysis
 
         return analysis(self._results)
 
@@ -273,9 +273,9 @@ def load(
     Raises:
         StateError, DataError, ConfigError: naming the file; a folder that is no study says what it is.
     """
-    from r3bench.analysis.columns import Reading, level_text
-    from r3bench.analysis.external import load_any
-    from r3bench.analysis.outside import Outside, is_study, outside_from
+    from r3bench.analysis.output.external import load_any
+    from r3bench.analysis.reading.columns import Reading, level_text
+    from r3bench.analysis.reading.outside import Outside, is_study, outside_from
 
     for name, columns in (("factors", factors), ("ignore", ignore)):
         if isinstance(columns, str):

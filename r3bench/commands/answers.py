@@ -79,7 +79,7 @@ def _of_study(study: Path, cell: str | None) -> list[Path]:
     try:
         return runs_of(study, cell)
     except ConfigError:
-        from r3bench.analysis.provenance import runs_of_cell
+        from r3bench.analysis.output.provenance import runs_of_cell
 
         try:
             return [study / run for run in sorted(runs_of_cell(study, cell or ""))]

@@ -28,14 +28,14 @@ def calibrate(
     as_json: Json = False,
 ) -> None:
     """Run a testbed's positive and null control at equal tokens and print its card; exit code 1: not calibrated."""
-    from r3bench.analysis.calibration import LEVELS, NULL, card, text
     from r3bench.analysis.declared import Declared
+    from r3bench.analysis.statistics.calibration import LEVELS, NULL, card, text
     from r3bench.commands.study import end
     from r3bench.errors import ConfigError, R3BenchError
     from r3bench.files import read_jsonl
     from r3bench.records import RunPaths, avg_at_k
-    from r3bench.sweep.ablate import ablate
     from r3bench.sweep.cells import BASE_MODEL
+    from r3bench.sweep.dispatch.ablate import ablate
     from r3bench.sweep.grid import factors_of, load_grid
 
     if seeds < LEAST:

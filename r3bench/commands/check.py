@@ -29,7 +29,7 @@ def check(
     from r3bench.config.load import apply_overrides, resolve_components
     from r3bench.contract.rules import examine
     from r3bench.errors import ConfigError
-    from r3bench.sweep.patience import within
+    from r3bench.sweep.preflight.patience import within
 
     if preset is not None and settings:
         raise ConfigError(f"--preset {preset}: got settings as well, expected one of the two")

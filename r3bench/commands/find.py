@@ -81,7 +81,7 @@ def validate(
     from r3bench.config.clipping import ratio_moves, replays_with_ratios
     from r3bench.config.load import load_recipe, resolved, run_id
     from r3bench.config.world import least_processes
-    from r3bench.sweep.preflight import tried
+    from r3bench.sweep.preflight.tried import tried
 
     kinds = _kinds(name, bool(overrides))
     found: dict[str, Any] = {}

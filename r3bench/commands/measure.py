@@ -169,7 +169,7 @@ def _of_run(directory: Path, changes: list[str], weights: bool = True) -> tuple[
     from r3bench.config.strict import plain
     from r3bench.config.trainer_fields import trainer_value
     from r3bench.errors import StateError
-    from r3bench.evaluation.backends import resolve
+    from r3bench.evaluation.choose_backend import resolve
     from r3bench.files import read_json
     from r3bench.records import RunPaths, enter_project
 
@@ -189,7 +189,7 @@ def _of_run(directory: Path, changes: list[str], weights: bool = True) -> tuple[
 
 def _of_model(name: str, changes: list[str]) -> tuple[str, "EvalSection", int]:
     from r3bench.errors import ConfigError, first_line
-    from r3bench.training.models import model_folder
+    from r3bench.training.models.load import model_folder
 
     section = _section({}, changes)
     if name.startswith(("http://", "https://")):
@@ -203,7 +203,7 @@ def _of_model(name: str, changes: list[str]) -> tuple[str, "EvalSection", int]:
     from transformers import AutoConfig
 
     from r3bench.files import expect, read_json
-    from r3bench.training.names import ADAPTER, start_revision
+    from r3bench.training.models.names import ADAPTER, start_revision
 
     alone = Path(folder, ADAPTER)  # adapters: the context is their start model's
     whole = (
@@ -225,7 +225,7 @@ def _update_record(directory: Path, found: dict[str, dict[str, Any]]) -> None:
     from r3bench.config.load import parse_recipe
     from r3bench.files import read_json, write_json
     from r3bench.records import RunPaths, read_record, write_record
-    from r3bench.sweep.card import write_card
+    from r3bench.sweep.sharing.card import write_card
     from r3bench.training.environment import environment
 
     paths = RunPaths(directory)

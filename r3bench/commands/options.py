@@ -12,10 +12,10 @@ import typer
 from r3bench.commands import shell
 
 if TYPE_CHECKING:
-    from r3bench.analysis.choices import Choices
-    from r3bench.analysis.columns import Reading
     from r3bench.analysis.declared import Declared
-    from r3bench.analysis.outside import Outside
+    from r3bench.analysis.output.choices import Choices
+    from r3bench.analysis.reading.columns import Reading
+    from r3bench.analysis.reading.outside import Outside
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout, and nothing else there.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress; only the result and errors.")]
@@ -143,7 +143,7 @@ def choices_of(
     source: str | Path, rename: list[str] | None, columns: str | None, only: str | None, k: str | None, **others: Any
 ) -> "tuple[Choices, list[str]]":
     """What was chosen of the printed tables, and the `--rename` that are about the columns of a file instead."""
-    from r3bench.analysis.choices import choices_from
+    from r3bench.analysis.output.choices import choices_from
 
     pairs = _pairs("--rename", rename, "OLD=NEW")
     of_file = _columns(str(source)) if pairs else set()
@@ -161,7 +161,7 @@ def _columns(source: str) -> set[str]:
     """The columns of tables from elsewhere, which may have to be read by other names; none of a study."""
     path = Path(source)
     if path.is_dir():
-        from r3bench.analysis.outside import is_study
+        from r3bench.analysis.reading.outside import is_study
 
         if is_study(path):
             return set()
@@ -198,8 +198,8 @@ def told(
     reference: list[str] | None,
 ) -> "tuple[Declared | None, Reading]":
     """What the options of a table say: what was declared (None without a file), and how the table is to be read."""
-    from r3bench.analysis.columns import Reading, joined, reading_from
     from r3bench.analysis.declared import declared_from
+    from r3bench.analysis.reading.columns import Reading, joined, reading_from
     from r3bench.config.yaml_file import read_yaml
 
     fixed, written = None, Reading()
@@ -226,7 +226,7 @@ def other_files(
     boxed: bool,
 ) -> "Outside | None":
     """What the options about other tools' files say; None where none was given."""
-    from r3bench.analysis.outside import Outside, outside_from
+    from r3bench.analysis.reading.outside import Outside, outside_from
 
     values = {"format": format, "metric": metric, "filter": filter, "right": right, "missing": missing, "step": step}
     found = outside_from(values, "--from", regrade=regrade, boxed=boxed)

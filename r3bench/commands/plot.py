@@ -89,11 +89,11 @@ def plot(
 
     Of results that are no study: the options of `analyze`.
     """
-    from r3bench.analysis.external import load_any
-    from r3bench.analysis.figure_files import formats_of, printed, save, width_of
-    from r3bench.analysis.figures import available, picture
-    from r3bench.analysis.kinds import KINDS, kind_of
+    from r3bench.analysis.figures.files import formats_of, printed, save, width_of
+    from r3bench.analysis.figures.kinds import KINDS, kind_of
+    from r3bench.analysis.figures.of_study import available, picture
     from r3bench.analysis.letters import lacking, said
+    from r3bench.analysis.output.external import load_any
     from r3bench.errors import ConfigError
 
     names = [kind_of(name) for name in dict.fromkeys(kinds or ())]

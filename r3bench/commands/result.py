@@ -49,10 +49,10 @@ from r3bench.commands.options import (
 )
 
 if TYPE_CHECKING:
-    from r3bench.analysis.choices import Choices
-    from r3bench.analysis.columns import Reading
     from r3bench.analysis.declared import Declared
-    from r3bench.analysis.outside import Outside
+    from r3bench.analysis.output.choices import Choices
+    from r3bench.analysis.reading.columns import Reading
+    from r3bench.analysis.reading.outside import Outside
     from r3bench.analysis.results import Results
 
 StudyOrFile = Annotated[
@@ -101,7 +101,7 @@ def tables(
 
     Of results that are no study: the options of `analyze`.
     """
-    from r3bench.analysis.external import load_any
+    from r3bench.analysis.output.external import load_any
 
     path = other_source(study, runs) or study_folder(study, runs)
     folder = out or (path / "tables" if (path / "study.json").exists() else beside(path, "-tables"))
@@ -111,7 +111,7 @@ def tables(
     results = load_any(path, *told(declared, factors, ignore, renamed or None, reference), outside=outside)
     if as_json:
         from r3bench.analysis import write_tables
-        from r3bench.analysis.external import analysis
+        from r3bench.analysis.output.external import analysis
 
         made = write_tables(results, folder, choices, layout)
         found = {**analysis(results), **_at_k(results, layout, choices)}
@@ -163,7 +163,7 @@ def analyze(
     A table has columns run, seed, benchmark, question, and samples and correct, or correct alone with a row per answer;
     all others are factors, or named as what they are with the options. See docs/other-tools.md.
     """
-    from r3bench.analysis.external import analysis, load_any
+    from r3bench.analysis.output.external import analysis, load_any
 
     source = named_source(source, runs)
     choices, renamed = choices_of(source, None if as_json else rename, columns, only, k, decimals=decimals,
@@ -177,15 +177,15 @@ def analyze(
     if as_json:
         print_json({**analysis(results), **_at_k(results, layout, choices)}, "analyze")
         return
-    from r3bench.analysis.tables import render_tables
+    from r3bench.analysis.output.tables import render_tables
 
     typer.echo(render_tables(results, format, layout, choices))
 
 
 def _at_k(results: "Results", layout: str | None, choices: "Choices") -> dict[str, list[dict[str, object]]]:
     """pass@k or maj@k for JSON, where that layout is asked for."""
-    from r3bench.analysis.at_k import at_k
-    from r3bench.analysis.at_k_tables import LAYOUTS
+    from r3bench.analysis.output.at_k import at_k
+    from r3bench.analysis.output.at_k_tables import LAYOUTS
 
     score = LAYOUTS.get(layout or "")
     return {} if score is None else {"at_k": [row.record() for row in at_k(results, score, choices.k)]}
@@ -211,8 +211,8 @@ def convert(
     as_json: Json = False,
 ) -> None:
     """Write anyone's results as one long table, which `analyze`, `tables`, `report` and `compare` read."""
-    from r3bench.analysis.external import load_any
-    from r3bench.analysis.longtable import save_long_table
+    from r3bench.analysis.output.external import load_any
+    from r3bench.analysis.reading.longtable import save_long_table
 
     outside = other_files(files, metric, filter, right, missing, step, regrade, boxed)
     results = load_any(named_source(source, runs), *told(declared, factors, ignore, rename, reference), outside=outside)
@@ -287,7 +287,7 @@ def trace(
     as_json: Json = False,
 ) -> None:
     """Show what a cell's numbers rest on: run ids, commit, configuration, environment, files."""
-    from r3bench.analysis import provenance
+    from r3bench.analysis.output import provenance
 
     folder = study_folder(study, runs)
     if as_json:
@@ -298,7 +298,7 @@ def trace(
 
 def refuse_choices(choices: "Choices", layout: str | None) -> None:
     """Raise ConfigError for what was chosen of printed tables where none are printed."""
-    from r3bench.analysis.choices import Choices
+    from r3bench.analysis.output.choices import Choices
     from r3bench.errors import ConfigError
 
     given = [

@@ -41,10 +41,10 @@ def train(
     from r3bench.errors import Diverged, Unreachable
     from r3bench.records import RunPaths
     from r3bench.serving.training import split_devices
-    from r3bench.sweep.launch import World, launch
-    from r3bench.sweep.preflight import tried, tried_apart
+    from r3bench.sweep.cell_run import finished, lead, run_cell
+    from r3bench.sweep.executors.launch import World, launch
+    from r3bench.sweep.preflight.tried import tried, tried_apart
     from r3bench.sweep.strategy import check_launch
-    from r3bench.sweep.worker import finished, lead, run_cell
 
     loaded = load_recipe(recipe, overrides or [])
     directory = runs / run_id(loaded)

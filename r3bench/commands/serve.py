@@ -39,7 +39,7 @@ def serve(
     """
     from r3bench.records import RunPaths
     from r3bench.serving.server import Server, Serving
-    from r3bench.training.models import model_folder
+    from r3bench.training.models.load import model_folder
 
     directory = run_folder(model, runs)
     name = str(RunPaths(directory).model) if directory is not None else model_folder(model, None)

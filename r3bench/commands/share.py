@@ -19,7 +19,7 @@ def export(
 
     It has a manifest with the digest of every file. What isn't finished, or doesn't agree with its record, is said.
     """
-    from r3bench.sweep.archive import export_study, links
+    from r3bench.sweep.sharing.archive import export_study, links
     from r3bench.verification.verify import verify
 
     folder = study_folder(study, runs)
@@ -55,7 +55,7 @@ def import_(
     Its files are compared with its manifest and its records with its answers first; `verify` also grades anew.
     """
     from r3bench.errors import ConfigError, DataError
-    from r3bench.sweep.archive import import_study
+    from r3bench.sweep.sharing.archive import import_study
     from r3bench.verification.verify import verify_unpacked
 
     if study is not None and (not study or Path(study).name != study or study.startswith(".")):
@@ -92,8 +92,8 @@ def merge(
 ) -> None:
     """Merge low-rank adapters into the weights they were trained on, as an ordinary model folder."""
     from r3bench.files import expect, read_json
-    from r3bench.training.merge import merge as merge_adapters
-    from r3bench.training.names import ADAPTER
+    from r3bench.sweep.sharing.merge import merge as merge_adapters
+    from r3bench.training.models.names import ADAPTER
 
     directory = run_folder(run, runs)
     if directory is None:
@@ -120,7 +120,7 @@ def push(
     """
     from r3bench.errors import StateError
     from r3bench.records import RunPaths
-    from r3bench.sweep.push import push_run
+    from r3bench.sweep.sharing.push import push_run
 
     directory = run_folder(run, runs)
     if directory is None:

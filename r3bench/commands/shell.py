@@ -90,7 +90,7 @@ def studies(ctx: typer.Context, incomplete: str) -> list[str]:
 
 def figures(incomplete: str) -> list[str]:
     """Kinds of figures."""
-    from r3bench.analysis.kinds import KINDS
+    from r3bench.analysis.figures.kinds import KINDS
 
     return _starting(KINDS, incomplete)
 

@@ -23,7 +23,7 @@ from r3bench.commands.options import (
 )
 
 if TYPE_CHECKING:
-    from r3bench.sweep.dispatcher import Report
+    from r3bench.sweep.dispatch.dispatcher import Report
 
 GridOrRecipe = Annotated[
     str,
@@ -42,7 +42,7 @@ GridName = Annotated[
 def quickstart(runs: Runs = RUNS, quiet: Quiet = False, as_json: Json = False) -> None:
     """Run the `quickstart` grid on the embedded model (minutes on two CPU cores), print its table, write its report."""
     from r3bench.commands.result import make_report, show_tables
-    from r3bench.sweep.ablate import ablate as run_grid
+    from r3bench.sweep.dispatch.ablate import ablate as run_grid
 
     with prints_aside():
         report = run_grid("quickstart", runs, say=progress(quiet or as_json))
@@ -50,7 +50,7 @@ def quickstart(runs: Runs = RUNS, quiet: Quiet = False, as_json: Json = False) -
         end(report)
     if as_json:
         from r3bench.analysis import load_study
-        from r3bench.analysis.external import analysis
+        from r3bench.analysis.output.external import analysis
 
         results = load_study(report.study)
         print_json({**analysis(results), "made": [str(make_report(report.study, figures=False))]}, "quickstart")
@@ -89,7 +89,7 @@ def ablate(
     as_json: Json = False,
 ) -> None:
     """Run every cell of a grid that isn't finished yet; call it again after any interruption."""
-    from r3bench.sweep.ablate import ablate as run_grid
+    from r3bench.sweep.dispatch.ablate import ablate as run_grid
 
     with prints_aside():
         report = run_grid(
@@ -150,17 +150,17 @@ def plan(
     """What a grid will run, cost, and be able to see; of a recipe, its cost and memory. Starts and writes nothing."""
     from r3bench.sweep.grid import load_grid
     from r3bench.sweep.opening import cell_warnings, open_study
-    from r3bench.sweep.plan import plan as make_plan
-    from r3bench.sweep.plan_text import plan_data, plan_text
-    from r3bench.sweep.preflight import look
-    from r3bench.sweep.spending import Machines
+    from r3bench.sweep.planning.plan import plan as make_plan
+    from r3bench.sweep.planning.spending import Machines
+    from r3bench.sweep.planning.text import plan_data, plan_text
+    from r3bench.sweep.preflight.tried import look
     from r3bench.sweep.strategy import check_numbers
 
     machines = Machines(nodes, per_node, price)
     if _is_recipe(grid):
         from r3bench.config.advice import warnings_of
         from r3bench.config.load import load_recipe
-        from r3bench.sweep.recipe_plan import recipe_plan
+        from r3bench.sweep.planning.recipe import recipe_plan
 
         recipe = load_recipe(grid, overrides or [])
         look([recipe])

@@ -16,9 +16,9 @@ from r3bench.commands.options import (
 )
 
 if TYPE_CHECKING:
-    from r3bench.analysis.between import Pair
-    from r3bench.analysis.columns import Reading
+    from r3bench.analysis.comparing.between import Pair
     from r3bench.analysis.declared import Declared
+    from r3bench.analysis.reading.columns import Reading
 
 
 def two_wholes(a: str, b: str, runs: Path) -> tuple[Path, Path] | None:
@@ -63,8 +63,8 @@ def show_studies(
     """Print the cells that two studies have in common, and what is to be known of the comparison."""
     import dataclasses
 
-    from r3bench.analysis.between import compare_studies
-    from r3bench.analysis.external import load_any
+    from r3bench.analysis.comparing.between import compare_studies
+    from r3bench.analysis.output.external import load_any
 
     studies = [source for source in sources if (source / "study.json").is_file()]
     plain = reading if len(studies) == 2 else type(reading)(reference=reading.reference)  # the rest is the table's

@@ -215,7 +215,7 @@ def compare(
 
     RUN RUN is about these two models; STUDY STUDY is about recipes, over the seeds of every cell.
     """
-    from r3bench.analysis.external import load_table
+    from r3bench.analysis.output.external import load_table
     from r3bench.commands.two_studies import show_studies, two_wholes
     from r3bench.errors import ConfigError
     from r3bench.evaluation.compare import compare_runs

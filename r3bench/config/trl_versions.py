@@ -2,7 +2,7 @@
 
 A new TRL is tried with `make trl VERSION=x.y.z`. If all passes, widen `SUPPORTED` (and the range in `pyproject.toml`).
 What the configuration's fields differ in goes into `FIELDS`; what the trainer's methods differ in is asked of by name
-in `training/trl_adapter.py`.
+in `training/step/trl_adapter.py`.
 """
 
 from functools import cache

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from r3bench.training.component import Facts, Group, History, PlannedGroup, Step, Summary, Trajectory
-from r3bench.training.history import trajectories_of
+from r3bench.component import Facts, Group, History, PlannedGroup, Step, Summary, Trajectory
+from r3bench.training.step.history import trajectories_of
 
 BATCHES = 24  # batches of a run: six epochs
 QUESTIONS, GROUPS, ANSWERS = 16, 4, 8  # questions in the data, groups per batch, answers per group

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from r3bench.component import Component, Group, PlannedGroup, Step
 from r3bench.contract import batches
 from r3bench.errors import R3BenchError, first_line
-from r3bench.training.component import Component, Group, PlannedGroup, Step
-from r3bench.training.mixture_check import admitted
+from r3bench.training.step.mixture_check import admitted
 
 
 class Broken(R3BenchError):

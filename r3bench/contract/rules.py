@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 
 from r3bench import catalog
+from r3bench.component import Component, check_declared
 from r3bench.config.strict import build
 from r3bench.contract import batches
 from r3bench.contract.drive import Broken, Drive, plain
 from r3bench.errors import ConfigError, first_line
-from r3bench.training.component import Component, check_declared
 from r3bench.training.state_values import join, split
 
 Decisions = list[dict[str, Any]]

@@ -9,10 +9,10 @@ from typing import Any
 
 from r3bench.config.sections import EvalSection
 from r3bench.evaluation import shards
-from r3bench.evaluation.backends import open_backend
+from r3bench.evaluation.backends.sampling import Backend, Sampling
+from r3bench.evaluation.choose_backend import open_backend
 from r3bench.evaluation.grading import using
 from r3bench.evaluation.regrade import regrade_shard
-from r3bench.evaluation.sampling import Backend, Sampling
 from r3bench.evaluation.scorer import named_in
 from r3bench.evaluation.settings import KEY, deciding, settings
 from r3bench.evaluation.summary import summarise
@@ -45,7 +45,7 @@ def evaluate(
     Args:
         model: a folder, a hub id, the address of an OpenAI-compatible server ('http://host:8000/v1', '#name' behind it
             for one of several models), 'vllm:FOLDER' for vLLM, or (model, tokenizer).
-        section: tasks and sampling; its backend `auto` is transformers, see `r3bench.evaluation.backends.resolve`.
+        section: tasks and sampling; its backend `auto` is transformers, see `choose_backend.resolve`.
         out: answers go to `out/<task>/<shard>.parquet`, columns `records.ANSWER_COLUMNS`.
         default_max_tokens: response cap where the section has none.
         quiet: no progress bar.

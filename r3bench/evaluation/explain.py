@@ -8,7 +8,7 @@ from r3bench.evaluation.regrade import second_opinion
 from r3bench.evaluation.runs import answers, task_names
 from r3bench.grading.document import rule_named
 from r3bench.grading.extract import final_answer
-from r3bench.grading.normalise import canonical
+from r3bench.grading.spelling.normalise import canonical
 
 
 def explain(run: Path, question: str, *, task: str | None = None, repeat: int | None = None) -> list[dict[str, Any]]:

@@ -7,7 +7,7 @@ sampled again with it. The lines are no record: they are read by the evaluation 
 from pathlib import Path
 from typing import Any
 
-from r3bench.evaluation.sampling import Completion, Draw
+from r3bench.evaluation.backends.sampling import Completion, Draw
 from r3bench.files import append_jsonl, read_jsonl
 
 SETTINGS = "settings"  # key of the first line: what the answers below it were sampled under

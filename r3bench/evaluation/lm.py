@@ -11,8 +11,8 @@ from lm_eval.api.instance import Instance
 from lm_eval.api.model import LM
 
 from r3bench.evaluation import shards
+from r3bench.evaluation.backends.sampling import Backend, Completion, Draw, Sampling, draw_seed
 from r3bench.evaluation.journal import Journal
-from r3bench.evaluation.sampling import Backend, Completion, Draw, Sampling, draw_seed
 from r3bench.evaluation.scorer import Scorer
 from r3bench.grading import Grader, Verdict
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from r3bench.grading.normalise import canonical
+from r3bench.grading.spelling.normalise import canonical
 
 QUANTILES = (0.1, 0.5, 0.9)
 

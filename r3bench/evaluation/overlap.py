@@ -75,7 +75,7 @@ def overlap_with_tasks(train: Sequence[Mapping[str, Any]], tasks: Sequence[str])
 
 def training_overlap(section: DataSection, tasks: Sequence[str]) -> dict[str, dict[str, Any]]:
     """`overlap` of a recipe's training questions with each evaluation task."""
-    from r3bench.training.data import load_questions
+    from r3bench.training.questions.load import load_questions
 
     rows = load_questions(section)
     train = [{"id": name, "problem": text} for name, text in zip(rows["question_id"], rows["problem"], strict=True)]

@@ -13,7 +13,7 @@ from r3bench.evaluation.settings import KEY
 from r3bench.evaluation.summary import summarise
 from r3bench.evaluation.tied import check_answers, note_rewrite
 from r3bench.grading import ExactGrader, Grader, final_answer
-from r3bench.grading.normalise import same_spelling
+from r3bench.grading.spelling.normalise import same_spelling
 from r3bench.lock import exclusive
 from r3bench.records import RunPaths, read_record, write_record
 

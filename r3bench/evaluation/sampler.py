@@ -1,4 +1,4 @@
-"""A process that samples: `python -m r3bench.evaluation.sampler`, started and fed by `r3bench.evaluation.pool`.
+"""A process that samples: `python -m r3bench.evaluation.sampler`, started and fed by `backends.pool`.
 
 JSON lines on stdin: the model first, then jobs. JSON lines on stdout: {"ready": ...} first. With transformers a job is
 a stretch, and any number of {"done": answers} and one {"answers": [...]} follow. With vLLM it is a single answer, asked
@@ -20,7 +20,7 @@ from typing import Any
 from r3bench.config.sections import EvalSection
 from r3bench.config.strict import build
 from r3bench.errors import R3BenchError
-from r3bench.evaluation.sampling import Draw, Sampling
+from r3bench.evaluation.backends.sampling import Draw, Sampling
 
 
 def main() -> int:
@@ -41,7 +41,7 @@ def main() -> int:
             replies.write(json.dumps(message) + "\n")
             replies.flush()
 
-    from r3bench.evaluation.backends import load
+    from r3bench.evaluation.choose_backend import load
 
     first = jobs.get()
     try:

@@ -7,7 +7,7 @@ import numpy as np
 
 from r3bench.errors import StateError
 from r3bench.evaluation.metrics import majority, pass_curve, token_figures
-from r3bench.grading.normalise import same_spelling
+from r3bench.grading.spelling.normalise import same_spelling
 
 
 def counts(rows: Sequence[dict[str, Any]]) -> dict[str, tuple[int, int]]:

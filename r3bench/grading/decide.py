@@ -3,14 +3,14 @@
 import re
 from fractions import Fraction
 
-from r3bench.grading.latex import MAX_LENGTH, dialect, untext
-from r3bench.grading.measures import relation
-from r3bench.grading.normalise import LETTER, is_words, spelled
-from r3bench.grading.numbers import COMMA_SPACE, LOOSE, as_fraction, as_number, same_fraction
 from r3bench.grading.rules import CLOCK, Outcome, Pair, Rule, first, pair
-from r3bench.grading.spoken import date, full_name, quantity, spoken_number
-from r3bench.grading.units import is_changed
-from r3bench.grading.words import number_in_words
+from r3bench.grading.spelling.latex import MAX_LENGTH, dialect, untext
+from r3bench.grading.spelling.measures import relation
+from r3bench.grading.spelling.normalise import LETTER, is_words, spelled
+from r3bench.grading.spelling.numbers import COMMA_SPACE, LOOSE, as_fraction, as_number, same_fraction
+from r3bench.grading.spelling.spoken import date, full_name, quantity, spoken_number
+from r3bench.grading.spelling.units import is_changed
+from r3bench.grading.spelling.words import number_in_words
 
 _CHOSEN = re.compile(r"(?:the\s+)?(?:correct\s+)?(?:option|choice|answer)\s*(?:is\b)?\s*:?\s*", re.IGNORECASE)
 _CHOICE = re.compile(

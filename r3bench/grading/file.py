@@ -8,7 +8,7 @@ from typing import Any
 from r3bench.errors import ConfigError, DataError, nearest
 from r3bench.grading.extract import final_answer
 from r3bench.grading.grader import Grader
-from r3bench.grading.normalise import MAX_LENGTH, canonical
+from r3bench.grading.spelling.normalise import MAX_LENGTH, canonical
 
 BATCH = 256  # rows graded together
 

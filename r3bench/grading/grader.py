@@ -7,8 +7,8 @@ from types import TracebackType
 
 from r3bench.grading.decide import decide
 from r3bench.grading.extract import final_answer
-from r3bench.grading.normalise import MAX_LENGTH, same_spelling
 from r3bench.grading.pool import Pool
+from r3bench.grading.spelling.normalise import MAX_LENGTH, same_spelling
 
 RULES = 6  # raise when extraction or comparison changes a verdict; part of `Grader.name`
 REMEMBERED = 100_000  # pairs whose verdict is kept, so that equal answers are graded once

@@ -4,7 +4,7 @@ import re
 from collections.abc import Callable
 
 from r3bench.grading.rules import Outcome
-from r3bench.grading.structure import Parts
+from r3bench.grading.spelling.structure import Parts
 
 Equal = Callable[[str, str], bool]  # whether a part of an answer is right
 

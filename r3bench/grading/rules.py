@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 
-from r3bench.grading.latex import MAX_LENGTH, dialect, untext
-from r3bench.grading.measures import relation, unit
-from r3bench.grading.normalise import LETTER
-from r3bench.grading.numbers import as_number
-from r3bench.grading.units import Amount, amount, bare_unit, is_changed
+from r3bench.grading.spelling.latex import MAX_LENGTH, dialect, untext
+from r3bench.grading.spelling.measures import relation, unit
+from r3bench.grading.spelling.normalise import LETTER
+from r3bench.grading.spelling.numbers import as_number
+from r3bench.grading.spelling.units import Amount, amount, bare_unit, is_changed
 
 Outcome = tuple[bool, str]  # the verdict, and why in a few words
 

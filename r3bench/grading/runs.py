@@ -2,8 +2,8 @@
 
 import re
 
-from r3bench.grading.spoken import spoken_number
-from r3bench.grading.words import changes, multiple
+from r3bench.grading.spelling.spoken import spoken_number
+from r3bench.grading.spelling.words import changes, multiple
 
 LONGEST = 300  # characters of a line that are looked at
 _CONTRAST = re.compile(

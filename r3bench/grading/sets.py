@@ -6,7 +6,7 @@ from functools import lru_cache
 from typing import Any
 
 from r3bench.grading.read import read
-from r3bench.grading.structure import outward, parts, split
+from r3bench.grading.spelling.structure import outward, parts, split
 from r3bench.grading.values import compare
 
 _OR = re.compile(r"\\(?:lor|cup)(?![a-zA-Z])|(?<![a-zA-Z\\])(?:or|oder|ou)(?![a-zA-Z])|(?<![а-я])или(?![а-я])|或|、")

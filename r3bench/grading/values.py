@@ -9,7 +9,7 @@ import cmath
 import hashlib
 from typing import Any
 
-from r3bench.grading.numbers import APART
+from r3bench.grading.spelling.numbers import APART
 
 POINTS = 3  # places at which two formulas are compared to many digits
 DIGITS = 50  # of the numbers put in for variables

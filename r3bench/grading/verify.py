@@ -10,15 +10,15 @@ from itertools import combinations
 from typing import Any
 
 from r3bench.grading.decide import decide
-from r3bench.grading.measures import unit
 from r3bench.grading.members import cells, same_members
-from r3bench.grading.normalise import spelled
-from r3bench.grading.numbers import as_number, same_fraction
 from r3bench.grading.read import read_spelt, spelt_for_parser
 from r3bench.grading.rules import Outcome, Pair, Rule, first, pair
 from r3bench.grading.sets import looks_like_set, real_set, same_set
+from r3bench.grading.spelling.measures import unit
+from r3bench.grading.spelling.normalise import spelled
+from r3bench.grading.spelling.numbers import as_number, same_fraction
+from r3bench.grading.spelling.structure import parts, split
 from r3bench.grading.statements import Chain, chain, coordinates, in_order
-from r3bench.grading.structure import parts, split
 from r3bench.grading.values import compare, same_equation
 
 _PERCENT = re.compile(r"(.*\S)\s*%")

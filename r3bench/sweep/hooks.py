@@ -25,7 +25,7 @@ from r3bench.sweep.cells import Cell
 from r3bench.sweep.grid import NotifySection
 
 if TYPE_CHECKING:
-    from r3bench.sweep.dispatcher import Report
+    from r3bench.sweep.dispatch.dispatcher import Report
     from r3bench.sweep.study import Study
 
 LOG = "hooks.log"  # in the study's folder: what commands print

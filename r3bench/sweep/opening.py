@@ -11,7 +11,7 @@ from r3bench.errors import Unreachable
 from r3bench.serving.training import ranks
 from r3bench.sweep.cells import BASE_MODEL, Cell, enumerate_cells
 from r3bench.sweep.grid import Grid, check_study_name, load_grid
-from r3bench.sweep.preflight import look, tried_apart
+from r3bench.sweep.preflight.tried import look, tried_apart
 from r3bench.sweep.strategy import check_numbers
 from r3bench.sweep.study import Study
 from r3bench.sweep.tuning import check_tuning, winners
@@ -53,7 +53,7 @@ def check_cells(study: Study) -> None:
 
 
 def check_to_do(study: Study) -> None:
-    """Try all that the runs which aren't finished need, before any is started (`r3bench.sweep.preflight`).
+    """Try all that the runs which aren't finished need, before any is started (`r3bench.sweep.preflight.tried`).
 
     Raises:
         ConfigError, DataError: a mistake that would only show after training.

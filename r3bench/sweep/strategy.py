@@ -16,7 +16,7 @@ from r3bench.config.world import check_whole_groups, check_world
 from r3bench.config.yaml_file import read_yaml
 from r3bench.devices import gpu_ids
 from r3bench.errors import ConfigError, nearest
-from r3bench.training.names import check_names
+from r3bench.training.models.names import check_names
 
 Strategy = Literal["ddp", "fsdp2", "zero2", "zero3"]
 STRATEGIES: tuple[Strategy, ...] = get_args(Strategy)

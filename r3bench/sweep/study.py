@@ -13,10 +13,10 @@ from r3bench.lock import holder
 from r3bench.records import STUDY_SCHEMA, RunPaths, RunRecord, check_study, read_record, write_study
 from r3bench.seals import sealed
 from r3bench.secrets import masked_values
+from r3bench.sweep.cell_run import finished, set_aside_torn
 from r3bench.sweep.cells import BASE_MODEL, Cell, Duplicate
 from r3bench.sweep.grid import Grid, factors_of, written
 from r3bench.sweep.hooks import shown_address
-from r3bench.sweep.worker import finished, set_aside_torn
 
 State = Literal["finished", "elsewhere", "to_do"]
 

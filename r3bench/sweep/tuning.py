@@ -21,10 +21,10 @@ from r3bench.errors import ConfigError
 from r3bench.files import expect, read_json, write_json
 from r3bench.records import avg_at_k
 from r3bench.seals import sealed, unsealed
+from r3bench.sweep.cell_run import Steps, run_cell
 from r3bench.sweep.cells import assign
 from r3bench.sweep.grid import Grid, TuningSection, factors_of
 from r3bench.sweep.task_values import is_validation
-from r3bench.sweep.worker import Steps, run_cell
 
 if TYPE_CHECKING:
     import optuna

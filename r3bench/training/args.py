@@ -24,7 +24,7 @@ class R3Config(GRPOConfig):
         correctness: which reward functions decide right or wrong: `{"functions": [names], "threshold": 1.0}`. A row is
             right when every named function that gives it a reward gives at least the threshold; one that all of them
             leave out (None) is neither right nor wrong. Default: the first function, threshold 1.
-        history: bounds of the trajectory history, see `r3bench.training.history.HistoryBounds`.
+        history: bounds of the trajectory history, see `r3bench.training.step.history.HistoryBounds`.
         tokens_per_forward: most tokens, padding included, of one forward pass of the training; rows are sorted by
             length and go through in as many parts as that takes. `None`: TRL's own forwards, all rows of a
             micro-batch as wide as its longest.

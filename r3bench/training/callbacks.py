@@ -16,7 +16,7 @@ from tqdm import tqdm
 from transformers import TrainerCallback
 
 from r3bench.files import append_jsonl, json_line, read_jsonl, write_bytes
-from r3bench.training import trl_adapter
+from r3bench.training.step import trl_adapter
 
 
 def _number(value: Any) -> bool:

@@ -12,8 +12,8 @@ from r3bench.config.sections import Recipe
 from r3bench.config.strict import build
 from r3bench.config.trainer_fields import trainer_value
 from r3bench.errors import ConfigError
-from r3bench.training.data import load_questions
-from r3bench.training.models import load_positions, load_tokenizer
+from r3bench.training.models.load import load_positions, load_tokenizer
+from r3bench.training.questions.load import load_questions
 
 TEMPLATE = 4096  # tokens that a chat template adds at most, where it isn't asked
 

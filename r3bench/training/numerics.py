@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from r3bench.training import trl_adapter
+from r3bench.training.step import trl_adapter
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from transformers import PrinterCallback
 from transformers.utils import logging as transformers_logging
 
 from r3bench import catalog
+from r3bench.component import Component, Facts, PlannedGroup, Step
 from r3bench.config.sections import Recipe
 from r3bench.config.strict import build
 from r3bench.config.trainer_fields import trainer_value
@@ -25,7 +26,6 @@ from r3bench.errors import R3BenchError
 from r3bench.grading import Grader
 from r3bench.out_of_memory import out_of_memory
 from r3bench.records import RunPaths
-from r3bench.training.component import Component, Facts, PlannedGroup, Step
 from r3bench.training.context import longest_planned, prompt_lengths, template_arguments
 from r3bench.training.run import build_trainer
 from r3bench.training.trainer import R3Trainer

@@ -7,7 +7,8 @@ from r3bench import source
 from r3bench.config.sections import RewardSection, function_name
 from r3bench.grading import Grader
 from r3bench.grading.extract import THOUGHT_END
-from r3bench.training import gym, trl_adapter
+from r3bench.training.questions import gym
+from r3bench.training.step import trl_adapter
 
 THOUGHT_START = "<think>"
 

@@ -20,24 +20,25 @@ from r3bench.files import append_jsonl, put_folder, read_jsonl
 from r3bench.grading import Grader
 from r3bench.grading.extract import THOUGHT_END
 from r3bench.records import RunPaths, TrainRecord, read_train, write_train
-from r3bench.training import checkpoint, trl_adapter
+from r3bench.training import checkpoint
 from r3bench.training.args import R3Config
-from r3bench.training.batches import check_ends, check_questions, check_save_steps
 from r3bench.training.budget import StopAtTokens
 from r3bench.training.callbacks import MetricsFile, Progress, RoomForCheckpoint, StopOnSignal
 from r3bench.training.context import engine_context
-from r3bench.training.data import load_questions
 from r3bench.training.divergence import StopAtRunawayWeights
 from r3bench.training.environment import device
-from r3bench.training.models import load_model, positions
+from r3bench.training.models.load import load_model, positions
+from r3bench.training.models.optimizer import compensated_adamw
+from r3bench.training.models.weights import WeightsWatch
 from r3bench.training.numerics import compute_dtype, numerics
 from r3bench.training.numerics import strategy as spread
-from r3bench.training.optimizer import compensated_adamw
+from r3bench.training.questions.batches import check_ends, check_questions, check_save_steps
+from r3bench.training.questions.load import load_questions
 from r3bench.training.rewards import reward_functions
+from r3bench.training.step import trl_adapter
 from r3bench.training.trackers import PROJECT, TellTrackers, described, facts
 from r3bench.training.tracking import check_trackers, keep_in
 from r3bench.training.trainer import R3Trainer
-from r3bench.training.weights import WeightsWatch
 
 
 def train(recipe: Recipe, paths: RunPaths, *, quiet: bool = False, disk_floor_gb: float = 0.0) -> TrainRecord:

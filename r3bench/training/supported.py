@@ -9,9 +9,9 @@ from typing import Any
 
 from datasets import IterableDataset
 
+from r3bench.component import Component
 from r3bench.errors import ConfigError
-from r3bench.training import trl_adapter
-from r3bench.training.component import Component
+from r3bench.training.step import trl_adapter
 
 IMAGES = ("image", "images")  # TRL's columns
 

@@ -19,27 +19,28 @@ from trl import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
 
 from r3bench import catalog
+from r3bench.component import Component, check_declared
 from r3bench.config.load import check_components, resolve_components
 from r3bench.config.strict import build
 from r3bench.errors import ConfigError, Diverged
-from r3bench.training import checkpoint, trl_adapter
+from r3bench.training import checkpoint
 from r3bench.training.args import SECTIONS, R3Config, section
-from r3bench.training.clipping import Clipping
-from r3bench.training.component import Component, check_declared
-from r3bench.training.correction import Correction
-from r3bench.training.correctness import CorrectnessRule
-from r3bench.training.exploration import Exploration
-from r3bench.training.heads import reads_entropies, second_temperature, wanted_temperature
-from r3bench.training.history import HistoryBounds, TrajectoryHistory
-from r3bench.training.lengths import forward_by_length, parts_of_like_rows, splitter, tokens_per_forward
-from r3bench.training.loss_inputs import needs_settling, settle
-from r3bench.training.mixing import ROW_KEY, SCALE_KEY
-from r3bench.training.moments import Moments
-from r3bench.training.questions import check_ids
-from r3bench.training.resampling import resample
+from r3bench.training.questions.identity import check_ids
 from r3bench.training.resume import check_resumable, chosen, settings_of, warn_of_changes
-from r3bench.training.reward_columns import as_list, check_counts, distinct, non_finite, placeholder, watched
-from r3bench.training.rollout import Rollout, Scoring
+from r3bench.training.step import trl_adapter
+from r3bench.training.step.clipping import Clipping
+from r3bench.training.step.correction import Correction
+from r3bench.training.step.correctness import CorrectnessRule
+from r3bench.training.step.exploration import Exploration
+from r3bench.training.step.heads import reads_entropies, second_temperature, wanted_temperature
+from r3bench.training.step.history import HistoryBounds, TrajectoryHistory
+from r3bench.training.step.lengths import forward_by_length, parts_of_like_rows, splitter, tokens_per_forward
+from r3bench.training.step.loss_inputs import needs_settling, settle
+from r3bench.training.step.mixing import ROW_KEY, SCALE_KEY
+from r3bench.training.step.moments import Moments
+from r3bench.training.step.resampling import resample
+from r3bench.training.step.reward_columns import as_list, check_counts, distinct, non_finite, placeholder, watched
+from r3bench.training.step.rollout import Rollout, Scoring
 from r3bench.training.supported import check_supported
 
 

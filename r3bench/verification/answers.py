@@ -5,10 +5,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from r3bench.analysis.counts import PLACE
+from r3bench.analysis.reading.counts import PLACE
 from r3bench.errors import StateError
 from r3bench.evaluation import shards
-from r3bench.evaluation.sampling import draw_seed
+from r3bench.evaluation.backends.sampling import draw_seed
 from r3bench.evaluation.scorer import PREFIX
 from r3bench.evaluation.settings import KEY
 from r3bench.evaluation.summary import summarise

@@ -4,11 +4,11 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from r3bench.analysis.effects import effects
-from r3bench.analysis.frame import Entry, Table
-from r3bench.analysis.render import LONGEST_NOTE, latex_text
-from r3bench.analysis.study import load_study
-from r3bench.analysis.tables import study_tables
+from r3bench.analysis.output.frame import Entry, Table
+from r3bench.analysis.output.render import LONGEST_NOTE, latex_text
+from r3bench.analysis.output.tables import study_tables
+from r3bench.analysis.reading.study import load_study
+from r3bench.analysis.statistics.effects import effects
 
 OPENING = r"\begin{table}[ht]"  # of the LaTeX before tables were made to fit a page
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from r3bench.analysis.finished import BASE_MODEL, disagreement
+from r3bench.analysis.reading.finished import BASE_MODEL, disagreement
 from r3bench.config.load import config_hash, parse_recipe
 from r3bench.config.sections import Recipe
 from r3bench.errors import ConfigError, StateError

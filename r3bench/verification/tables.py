@@ -10,10 +10,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from r3bench.analysis.cells import cell_rows
-from r3bench.analysis.effects import effects
-from r3bench.analysis.external import load_any
-from r3bench.analysis.tables import write_tables
+from r3bench.analysis.output.external import load_any
+from r3bench.analysis.output.tables import write_tables
+from r3bench.analysis.statistics.cells import cell_rows
+from r3bench.analysis.statistics.effects import effects
 from r3bench.errors import R3BenchError, first_line
 from r3bench.verification.earlier import earlier_tables, is_earlier
 from r3bench.verification.findings import Findings

@@ -5,13 +5,13 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from r3bench.analysis.finished import BASE_MODEL
+from r3bench.analysis.reading.finished import BASE_MODEL
 from r3bench.errors import R3BenchError, StateError
 from r3bench.exclusions import FILE, exclusions
 from r3bench.records import STUDY_SCHEMA, RunPaths, enter_project, read_study
-from r3bench.sweep.archive import manifest_faults, unpacked
 from r3bench.sweep.grid import parse_grid
 from r3bench.sweep.opening import open_study
+from r3bench.sweep.sharing.archive import manifest_faults, unpacked
 from r3bench.verification.answers import Golds, Regrader, check_golds, check_scores, read_answers
 from r3bench.verification.findings import Findings
 from r3bench.verification.levels import check_levels

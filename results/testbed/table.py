@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 from scipy import stats
 
-from r3bench.analysis.calibration import fifths
+from r3bench.analysis.statistics.calibration import fifths
 
 HERE = Path(__file__).parent
 CONFIDENCE = 0.95

@@ -15,8 +15,8 @@ from concurrent.futures import ProcessPoolExecutor
 import numpy as np
 from grids import Cell, Drawn, Regime, base_truth, draw, truth, weights_of
 
-from r3bench.analysis.cells import best_cells, cell_rows
-from r3bench.analysis.effects import effects
+from r3bench.analysis.statistics.cells import best_cells, cell_rows
+from r3bench.analysis.statistics.effects import effects
 from r3bench.evaluation.compare import paired_interval
 
 LEAVE_ONE_OUT = tuple(i for i in range(16) if i not in (7, 11, 13, 14, 15))

@@ -1,6 +1,6 @@
 """Coverage of intervals whose variance is a sum of few estimated ones, by a quick simulation: degrees of freedom alone.
 
-python tests/analysis/freedoms.py [--draws N]                the rule of `r3bench.analysis.freedom`, by design
+python tests/analysis/freedoms.py [--draws N]                the rule of `statistics.freedom`, by design
 python tests/analysis/freedoms.py --attainable [--draws N]   what any rule could reach with the two largest shares
 
 Estimates are normal, variances of cells chi-squared; questions don't count. Lengths are against one pooled variance
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import special
 
-from r3bench.analysis.freedom import of_cells
+from r3bench.analysis.statistics.freedom import of_cells
 
 LEVEL = 0.975
 

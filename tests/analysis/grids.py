@@ -9,8 +9,8 @@ import numpy as np
 from scipy import stats
 
 from r3bench.analysis.declared import Declared
-from r3bench.analysis.effects import Effect
 from r3bench.analysis.results import Results, Run, Scores
+from r3bench.analysis.statistics.effects import Effect
 
 RULES = {n: np.polynomial.hermite_e.hermegauss(n) for n in (7, 31)}  # nodes and masses, for SDs below 1 and any
 TAILS = 2.2  # degrees of freedom of heavy tails

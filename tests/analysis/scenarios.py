@@ -13,17 +13,17 @@ import numpy as np
 import pandas as pd
 from synthetic import Spec, make_study
 
-from r3bench.analysis.choices import Choices
-from r3bench.analysis.columns import Reading
+from r3bench.analysis.comparing.heldout import held_out
 from r3bench.analysis.declared import Declared
-from r3bench.analysis.external import analysis, load_any
-from r3bench.analysis.heldout import held_out
-from r3bench.analysis.main_table import main_table
-from r3bench.analysis.plots import Picture
-from r3bench.analysis.report import render_report
-from r3bench.analysis.report_tables import held_out_table
+from r3bench.analysis.figures.plots import Picture
+from r3bench.analysis.output.choices import Choices
+from r3bench.analysis.output.external import analysis, load_any
+from r3bench.analysis.output.main_table import main_table
+from r3bench.analysis.output.tables import study_tables, write_tables
+from r3bench.analysis.reading.columns import Reading
+from r3bench.analysis.report.page import render_report
+from r3bench.analysis.report.tables import held_out_table
 from r3bench.analysis.results import Results
-from r3bench.analysis.tables import study_tables, write_tables
 from r3bench.records import RunPaths, read_record, write_record
 
 

@@ -20,13 +20,13 @@ from synthetic import Spec, make_study, record_again
 from typer.testing import CliRunner
 
 import r3bench
-from r3bench.analysis.at_k import at_k
-from r3bench.analysis.choices import Choices
-from r3bench.analysis.draws import majority_curve, majority_variance, pass_at, pass_variance
-from r3bench.analysis.external import analyze, load_any
-from r3bench.analysis.report import render_report
-from r3bench.analysis.study import load_study
-from r3bench.analysis.tables import render_tables
+from r3bench.analysis.output.at_k import at_k
+from r3bench.analysis.output.choices import Choices
+from r3bench.analysis.output.external import analyze, load_any
+from r3bench.analysis.output.tables import render_tables
+from r3bench.analysis.reading.study import load_study
+from r3bench.analysis.report.page import render_report
+from r3bench.analysis.statistics.draws import majority_curve, majority_variance, pass_at, pass_variance
 from r3bench.cli import app
 from r3bench.errors import ConfigError, StateError
 from r3bench.evaluation.metrics import majority, pass_at_k
@@ -283,7 +283,7 @@ def test_intervals_hold_the_truth_as_often_as_they_say(score, k, monkeypatch):
                 table[i, q] = v
         results = load_any(pd.DataFrame(rows))
         assert [r.run for r in results.runs] == ["off0", "off1", "off2", "on0", "on1", "on2"]
-        monkeypatch.setattr("r3bench.analysis.at_k.votes_of", lambda results, table=table: {"b": table})
+        monkeypatch.setattr("r3bench.analysis.output.at_k.votes_of", lambda results, table=table: {"b": table})
         for row in at_k(results, score, (k,)):
             part = row.value.like_these
             held["value"] += part.low <= truth[row.label] <= part.high

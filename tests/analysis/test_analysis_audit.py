@@ -5,8 +5,8 @@ import pytest
 from audit import REGIMES, audit
 from grids import Regime
 
-from r3bench.analysis.effects import equivalence, interval
-from r3bench.analysis.shares import share_interval
+from r3bench.analysis.statistics.effects import equivalence, interval
+from r3bench.analysis.statistics.shares import share_interval
 
 
 def test_the_accuracy_of_a_cell_that_solves_little():
@@ -68,7 +68,7 @@ def test_unequal_and_partial_grids(name):
 
 
 def test_the_audit_sees_intervals_that_are_too_short(monkeypatch):
-    from r3bench.analysis import effects as module
+    from r3bench.analysis.statistics import effects as module
 
     regime = Regime(factors=1, questions=(100,))
     assert audit(regime, 80)["main"] > 0.9

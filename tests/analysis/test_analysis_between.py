@@ -11,9 +11,9 @@ from scipy import stats
 from synthetic import Spec, make_study, record_again
 
 from r3bench import load
-from r3bench.analysis.between import EVERY, compare_studies
+from r3bench.analysis.comparing.between import EVERY, compare_studies
+from r3bench.analysis.reading.study import load_study
 from r3bench.analysis.results import Results, Run, Scores
-from r3bench.analysis.study import load_study
 from r3bench.errors import ConfigError, StateError
 
 SMALL = {"embedded": 12}

@@ -18,10 +18,16 @@ from simulate import (
     seed_t_p,
 )
 
-from r3bench.analysis.effects import interval
-from r3bench.analysis.lattice import contrasts, error_model
-from r3bench.analysis.power import Design, VarianceAssumptions, detectable_effect, detectable_effects, detectable_limit
-from r3bench.analysis.twoway import two_way
+from r3bench.analysis.statistics.effects import interval
+from r3bench.analysis.statistics.lattice import contrasts, error_model
+from r3bench.analysis.statistics.power import (
+    Design,
+    VarianceAssumptions,
+    detectable_effect,
+    detectable_effects,
+    detectable_limit,
+)
+from r3bench.analysis.statistics.twoway import two_way
 
 COUNT = 400
 SETTINGS = {

@@ -8,12 +8,12 @@ import pytest
 from json_page import documented
 from typer.testing import CliRunner
 
-from r3bench.analysis.calibration import LEVELS, card, detectable_effect, difference, fifths, text
+from r3bench.analysis.statistics.calibration import LEVELS, card, detectable_effect, difference, fifths, text
 from r3bench.cli import app
 from r3bench.records import RunRecord, TrainRecord
 from r3bench.sweep.attempts import Failure
 from r3bench.sweep.cells import BASE_MODEL
-from r3bench.sweep.dispatcher import Report
+from r3bench.sweep.dispatch.dispatcher import Report
 
 SEEDS = (3, 4, 5, 6)
 OFF = (0.40, 0.52, 0.47, 0.61)
@@ -148,7 +148,7 @@ def planted(folder, accuracies, outcome="finished", failed=()):
 def test_the_command_says_and_returns_what_the_records_say(monkeypatch, tmp_path, positive, null, code, faults):
     off = [0.5, 0.375, 0.625]
     report = planted(tmp_path, {"off": off, "positive": positive, "null": null})
-    monkeypatch.setattr("r3bench.sweep.ablate.ablate", lambda *_, **__: report)
+    monkeypatch.setattr("r3bench.sweep.dispatch.ablate.ablate", lambda *_, **__: report)
     command = ["calibrate", "testbed_sparse", "--seeds", "3", "--runs", str(tmp_path)]
     shown = CliRunner().invoke(app, command)
     assert shown.exit_code == code, shown.output
@@ -174,7 +174,7 @@ def test_no_card_from_runs_that_are_missing_or_diverged(monkeypatch, tmp_path):
         ("off", {"outcome": "diverged"}, "null-s1: diverged"),
     ):
         report = planted(tmp_path / name, levels, **changes)
-        monkeypatch.setattr("r3bench.sweep.ablate.ablate", lambda *_, report=report, **__: report)
+        monkeypatch.setattr("r3bench.sweep.dispatch.ablate.ablate", lambda *_, report=report, **__: report)
         result = CliRunner().invoke(app, command)
         assert result.exit_code not in (0, 2), result.output
         assert said in result.stderr

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from r3bench.analysis import analyze
 from r3bench.analysis.declared import Declared
-from r3bench.analysis.distributions import t_two_sided
-from r3bench.analysis.effects import effects
-from r3bench.analysis.lattice import contrasts
 from r3bench.analysis.results import Results, Run, Scores, order_levels
+from r3bench.analysis.statistics.distributions import t_two_sided
+from r3bench.analysis.statistics.effects import effects
+from r3bench.analysis.statistics.lattice import contrasts
 from r3bench.errors import ConfigError
 
 FOUR = dict.fromkeys(("replay", "retrospective", "reflection", "ranking"), ("off", "on"))

@@ -8,8 +8,8 @@ from synthetic import Spec, make_study
 from typer.testing import CliRunner
 
 from r3bench.analysis import load_study, render_tables, write_report, write_tables
-from r3bench.analysis.cells import cell_rows
-from r3bench.analysis.external import analysis, load_any
+from r3bench.analysis.output.external import analysis, load_any
+from r3bench.analysis.statistics.cells import cell_rows
 from r3bench.cli import app
 from r3bench.errors import ConfigError, StateError
 from r3bench.exclusions import FILE, exclude, exclusions, include

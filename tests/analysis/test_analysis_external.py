@@ -8,8 +8,8 @@ import pytest
 from simulate import CELLS, FACTORS, Setting, grids
 
 from r3bench.analysis import analyze, load_study
-from r3bench.analysis.effects import effects
-from r3bench.analysis.variance import assumptions_from, variance_table
+from r3bench.analysis.statistics.effects import effects
+from r3bench.analysis.statistics.variance import assumptions_from, variance_table
 from r3bench.errors import DataError
 
 

@@ -11,8 +11,8 @@ from synthetic import Spec, make_study
 from typer.testing import CliRunner
 
 from r3bench.analysis import load_study, write_report
-from r3bench.analysis.curves import cell_curves, comparable
-from r3bench.analysis.heldout import at_budget, held_out
+from r3bench.analysis.comparing.heldout import at_budget, held_out
+from r3bench.analysis.statistics.curves import cell_curves, comparable
 from r3bench.cli import app
 from r3bench.seals import sealed
 
@@ -134,7 +134,7 @@ def test_a_point_beyond_the_budget_is_no_measurement_at_it(tmp_path):
 
 def test_kept_checkpoints_of_a_real_study_are_measured(tmp_path, monkeypatch):
     """Two runs trained for six steps: two checkpoints each, within the budget that was asked for, once only."""
-    from r3bench.sweep.ablate import ablate
+    from r3bench.sweep.dispatch.ablate import ablate
     from r3bench.sweep.grid import parse_grid
 
     monkeypatch.chdir(tmp_path)

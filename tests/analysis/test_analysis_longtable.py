@@ -11,8 +11,8 @@ from synthetic import Spec, make_study
 from typer.testing import CliRunner
 
 from r3bench.analysis import analyze
-from r3bench.analysis.longtable import long_table
-from r3bench.analysis.study import load_study
+from r3bench.analysis.reading.longtable import long_table
+from r3bench.analysis.reading.study import load_study
 from r3bench.cli import app
 
 RESULTS = Path(__file__).parents[2] / "results"

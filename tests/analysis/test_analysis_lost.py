@@ -8,8 +8,8 @@ from synthetic import Spec, make_study
 from typer.testing import CliRunner
 
 from r3bench.analysis import analyze, load_study, render_tables, write_report
-from r3bench.analysis.cells import cell_rows
-from r3bench.analysis.effects import effects
+from r3bench.analysis.statistics.cells import cell_rows
+from r3bench.analysis.statistics.effects import effects
 from r3bench.cli import app
 
 KINDS = ("bug", "preempted", "timeout", "disk", "out_of_memory", "locked", "stopped", "import", "anything")

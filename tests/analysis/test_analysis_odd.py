@@ -7,13 +7,13 @@ import pytest
 from audit import audit
 from grids import Regime, draw
 
-from r3bench.analysis import effects as module
-from r3bench.analysis.cells import best_cells, cell_rows
 from r3bench.analysis.declared import Declared
-from r3bench.analysis.effects import effects
-from r3bench.analysis.families import RESTATES
 from r3bench.analysis.results import Results, Run, Scores
-from r3bench.analysis.variance import assumptions_from
+from r3bench.analysis.statistics import effects as module
+from r3bench.analysis.statistics.cells import best_cells, cell_rows
+from r3bench.analysis.statistics.effects import effects
+from r3bench.analysis.statistics.families import RESTATES
+from r3bench.analysis.statistics.variance import assumptions_from
 
 stats = pytest.importorskip("scipy.stats")
 LEVELS = ("off", "on")

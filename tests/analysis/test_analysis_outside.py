@@ -11,10 +11,10 @@ from synthetic import Spec, make_study
 from typer.testing import CliRunner
 
 from r3bench.analysis import analyze, load_study
-from r3bench.analysis.columns import Reading
-from r3bench.analysis.external import load_table
-from r3bench.analysis.longtable import long_table
-from r3bench.analysis.tables import cell_frame, write_tables
+from r3bench.analysis.output.external import load_table
+from r3bench.analysis.output.tables import cell_frame, write_tables
+from r3bench.analysis.reading.columns import Reading
+from r3bench.analysis.reading.longtable import long_table
 from r3bench.cli import app
 from r3bench.errors import ConfigError, DataError
 
@@ -72,7 +72,7 @@ def test_a_factor_may_have_any_name(tmp_path, name):
     write_tables(results, tmp_path / "out")
     again = analyze(tmp_path / "out" / "questions.parquet")
     assert numbers(again) == odd
-    from r3bench.analysis.cells import cell_rows
+    from r3bench.analysis.statistics.cells import cell_rows
 
     heads = [c.name for c in cell_frame(cell_rows(results)).columns]
     assert len(heads) == len(set(heads)) and any(h.endswith(name) for h in heads)

@@ -20,14 +20,14 @@ from synthetic import Spec, make_study
 from typer.testing import CliRunner
 
 from r3bench.analysis import load_study, render_tables, write_tables
-from r3bench.analysis.cells import cell_rows
-from r3bench.analysis.choices import Choices
-from r3bench.analysis.external import load_any
-from r3bench.analysis.frame import Column, Entry, Table
-from r3bench.analysis.latex import joined, to_latex
-from r3bench.analysis.marks import letters, level_with_best
-from r3bench.analysis.prepare import benchmark_sets, prepare
+from r3bench.analysis.output.choices import Choices
+from r3bench.analysis.output.external import load_any
+from r3bench.analysis.output.frame import Column, Entry, Table
+from r3bench.analysis.output.latex import joined, to_latex
 from r3bench.analysis.results import Results, Run, Scores
+from r3bench.analysis.statistics.cells import cell_rows
+from r3bench.analysis.statistics.marks import letters, level_with_best
+from r3bench.analysis.statistics.prepare import benchmark_sets, prepare
 from r3bench.api.study import load
 from r3bench.cli import app
 from r3bench.errors import ConfigError
@@ -395,7 +395,7 @@ def test_minus_signs_notes_and_alignment_in_latex(study):
 def test_choosing_imports_nothing_heavy(study):
     code = (
         "import sys; from pathlib import Path; from r3bench.analysis import render_tables;"
-        "from r3bench.analysis.choices import Choices;"
+        "from r3bench.analysis.output.choices import Choices;"
         f"study = Path({str(study)!r});"
         "[render_tables(study, to, 'wide', Choices(mark='letters')) for to in ('latex', 'html', 'csv')];"
         "print([m for m in ('torch', 'pandas', 'matplotlib', 'scipy.stats', 'jinja2') if m in sys.modules])"

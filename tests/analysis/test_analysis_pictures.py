@@ -10,13 +10,14 @@ from scenarios import count_solved
 from simulate import CELLS, FACTORS, Setting, grids
 from synthetic import Spec, make_study
 
-from r3bench.analysis import load_study, plots
-from r3bench.analysis.cells import cell_rows
-from r3bench.analysis.curves import cell_curves
+from r3bench.analysis import load_study
 from r3bench.analysis.declared import Declared
-from r3bench.analysis.effects import effects
-from r3bench.analysis.pictures import orthogonal_contrasts, pictures_of, run_accuracies
+from r3bench.analysis.figures import plots
+from r3bench.analysis.figures.data import orthogonal_contrasts, pictures_of, run_accuracies
 from r3bench.analysis.results import Results, Run, Scores
+from r3bench.analysis.statistics.cells import cell_rows
+from r3bench.analysis.statistics.curves import cell_curves
+from r3bench.analysis.statistics.effects import effects
 
 
 def all_pictures(results):

@@ -18,16 +18,16 @@ from synthetic import Spec, make_study
 from typer.testing import CliRunner
 
 import r3bench
-from r3bench.analysis.at_k import at_k
-from r3bench.analysis.cells import cell_rows
-from r3bench.analysis.effect_plots import forest
-from r3bench.analysis.effects import Interval, effects
-from r3bench.analysis.figure_files import printed
-from r3bench.analysis.figures import picture
-from r3bench.analysis.heldout import held_out
-from r3bench.analysis.kinds import KINDS, NEEDS, OTHER_NAMES
+from r3bench.analysis.comparing.heldout import held_out
+from r3bench.analysis.figures.effect_plots import forest
+from r3bench.analysis.figures.files import printed
+from r3bench.analysis.figures.kinds import KINDS, NEEDS, OTHER_NAMES
+from r3bench.analysis.figures.of_study import picture
 from r3bench.analysis.letters import families
-from r3bench.analysis.study import load_study
+from r3bench.analysis.output.at_k import at_k
+from r3bench.analysis.reading.study import load_study
+from r3bench.analysis.statistics.cells import cell_rows
+from r3bench.analysis.statistics.effects import Interval, effects
 from r3bench.cli import app
 
 ODD = {"a_b&c%": ["off", r"x^2$ #1 \frac{1}{2}"], "<b>": ["off", "a level with so long a name that no label holds it"]}

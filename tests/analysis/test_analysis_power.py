@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from r3bench.analysis.declared import Declared
-from r3bench.analysis.effects import effects
-from r3bench.analysis.families import PRIMARY
-from r3bench.analysis.power import Design, VarianceAssumptions, detectable_effect
 from r3bench.analysis.results import Results, Run, Scores
+from r3bench.analysis.statistics.effects import effects
+from r3bench.analysis.statistics.families import PRIMARY
+from r3bench.analysis.statistics.power import Design, VarianceAssumptions, detectable_effect
 
 # factors, seeds, questions, answers; AIME is 30 questions
 SETTINGS = {

@@ -14,12 +14,12 @@ from browser import chromium, opened
 from synthetic import Spec, make_study
 
 from r3bench.analysis import analyze, load_study, write_report
-from r3bench.analysis.answers import visible
-from r3bench.analysis.curves import band, cell_curves, curve_notes, matched, run_curve, smooth
-from r3bench.analysis.effect_plots import forest
-from r3bench.analysis.effects import effects
-from r3bench.analysis.report import SCRIPT, render_report
-from r3bench.analysis.tables import study_tables
+from r3bench.analysis.figures.effect_plots import forest
+from r3bench.analysis.output.tables import study_tables
+from r3bench.analysis.report.answers import visible
+from r3bench.analysis.report.page import SCRIPT, render_report
+from r3bench.analysis.statistics.curves import band, cell_curves, curve_notes, matched, run_curve, smooth
+from r3bench.analysis.statistics.effects import effects
 from r3bench.files import read_json, write_json
 from r3bench.seals import sealed
 

@@ -12,8 +12,8 @@ import pytest
 from synthetic import Spec, make_study, record_again
 
 from r3bench.analysis import load_study, render_tables
-from r3bench.analysis.cells import cell_rows
-from r3bench.analysis.effects import effects
+from r3bench.analysis.statistics.cells import cell_rows
+from r3bench.analysis.statistics.effects import effects
 from r3bench.errors import StateError
 from r3bench.files import read_json, write_json
 from r3bench.records import RunPaths, read_record, write_record, write_study

@@ -12,14 +12,14 @@ import pytest
 from synthetic import Spec, make_study, record_again
 
 from r3bench.analysis import load_study, render_tables, trace, write_tables
-from r3bench.analysis.cells import best_cells, cell_rows
-from r3bench.analysis.effects import effects
-from r3bench.analysis.frame import Column, Entry, Table
-from r3bench.analysis.latex import to_latex
-from r3bench.analysis.provenance import trace_text
-from r3bench.analysis.render import latex_text, plain, to_csv, to_html, to_markdown
-from r3bench.analysis.reported_rows import reported, reported_table, scores, sources
-from r3bench.analysis.tables import by_benchmark_table, cell_frame, study_tables
+from r3bench.analysis.output.frame import Column, Entry, Table
+from r3bench.analysis.output.latex import to_latex
+from r3bench.analysis.output.provenance import trace_text
+from r3bench.analysis.output.render import latex_text, plain, to_csv, to_html, to_markdown
+from r3bench.analysis.output.reported_rows import reported, reported_table, scores, sources
+from r3bench.analysis.output.tables import by_benchmark_table, cell_frame, study_tables
+from r3bench.analysis.statistics.cells import best_cells, cell_rows
+from r3bench.analysis.statistics.effects import effects
 from r3bench.errors import ConfigError, StateError
 from r3bench.records import write_study
 

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 from synthetic import make_study
 
-from r3bench.analysis.cells import cell_rows
-from r3bench.analysis.layouts import paper_table
-from r3bench.analysis.study import load_study
-from r3bench.analysis.tables import cell_frame, study_tables
+from r3bench.analysis.output.paper_layouts import paper_table
+from r3bench.analysis.output.tables import cell_frame, study_tables
+from r3bench.analysis.reading.study import load_study
+from r3bench.analysis.statistics.cells import cell_rows
 from r3bench.errors import StateError
 from r3bench.files import read_json, write_json
 from r3bench.records import RunPaths, read_record, write_record

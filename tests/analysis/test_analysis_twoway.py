@@ -5,11 +5,11 @@ import itertools
 import numpy as np
 import pytest
 
-from r3bench.analysis.bootstrap import two_way_bootstrap
-from r3bench.analysis.distributions import holm, t_quantile, t_two_sided
-from r3bench.analysis.effects import equivalence, interval
-from r3bench.analysis.lattice import contrasts, error_model
-from r3bench.analysis.twoway import two_way
+from r3bench.analysis.statistics.bootstrap import two_way_bootstrap
+from r3bench.analysis.statistics.distributions import holm, t_quantile, t_two_sided
+from r3bench.analysis.statistics.effects import equivalence, interval
+from r3bench.analysis.statistics.lattice import contrasts, error_model
+from r3bench.analysis.statistics.twoway import two_way
 
 FACTORS = {"a": ("off", "on"), "b": ("off", "on")}
 CELLS = list(itertools.product(*FACTORS.values()))

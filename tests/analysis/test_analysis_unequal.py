@@ -13,17 +13,17 @@ import pytest
 from audit import REGIMES, audit
 from grids import Regime, draw
 
-from r3bench.analysis import twoway
-from r3bench.analysis.cells import cell_rows
 from r3bench.analysis.declared import Declared
-from r3bench.analysis.effects import effects
-from r3bench.analysis.freedom import joint
-from r3bench.analysis.lattice import contrasts, error_model
-from r3bench.analysis.noise import group_variances
-from r3bench.analysis.prepare import prepare
 from r3bench.analysis.results import Results, Run, Scores
-from r3bench.analysis.spread import equal_spread_p, seed_sds
-from r3bench.analysis.twoway import two_way
+from r3bench.analysis.statistics import twoway
+from r3bench.analysis.statistics.cells import cell_rows
+from r3bench.analysis.statistics.effects import effects
+from r3bench.analysis.statistics.freedom import joint
+from r3bench.analysis.statistics.lattice import contrasts, error_model
+from r3bench.analysis.statistics.noise import group_variances
+from r3bench.analysis.statistics.prepare import prepare
+from r3bench.analysis.statistics.spread import equal_spread_p, seed_sds
+from r3bench.analysis.statistics.twoway import two_way
 from r3bench.evaluation.compare import paired_interval
 
 stats, special = pytest.importorskip("scipy.stats"), pytest.importorskip("scipy.special")

@@ -196,7 +196,7 @@ def test_mistakes_in_a_mapping_are_one_line(change, said, tmp_path, monkeypatch)
 
 def test_names_are_listed_and_unknown_ones_are_none():
     assert {"Grid", "load", "analyze", "R3Config", "Component"} <= set(dir(r3bench))
-    assert r3bench.Component.__module__ == "r3bench.training.component"
+    assert r3bench.Component.__module__ == "r3bench.component"
     with pytest.raises(AttributeError):
         _ = r3bench.nothing
 

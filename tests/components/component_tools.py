@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 
 from r3bench import catalog
+from r3bench.component import Facts, Group, Step, Summary, Trajectory
 from r3bench.config.strict import build
-from r3bench.training.component import Facts, Group, Step, Summary, Trajectory
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "reference"))
 

@@ -26,7 +26,7 @@ from trl.trainer.utils import shuffle_sequence_dict
 
 import r3bench.training.trainer
 from r3bench import R3Trainer
-from r3bench.training.lengths import parts_of_like_rows
+from r3bench.training.step.lengths import parts_of_like_rows
 
 # The first sampled token's entropy is the same in all rows of a group but for its last bits, which differ between
 # batches: a peak of two tokens or more, of six that are sampled, keeps them from deciding who dominates whom.

@@ -13,7 +13,7 @@ import torch
 from train_tools import train
 from trl.trainer.grpo_trainer import GRPOTrainer
 
-from r3bench.training import mixing, moments, trl_adapter
+from r3bench.training.step import mixing, moments, trl_adapter
 
 PAGE = (Path(__file__).parents[2] / "docs" / "costs.md").read_text()
 SETTINGS = {  # column of the page -> arguments

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from r3bench import catalog
-from r3bench.training.component import SHARED_COUNTERS
+from r3bench.component import SHARED_COUNTERS
 
 ROOT = Path(__file__).resolve().parents[2]
 COMPONENTS = sorted(path.stem for path in (ROOT / "components").glob("[!_]*.py"))
@@ -43,7 +43,7 @@ def test_every_counter_is_said_in_words(name: str) -> None:
 
 def test_what_components_share_is_said_too() -> None:
     training = ROOT / "r3bench" / "training"
-    keys = {key for file in ("mixed_groups.py", "mixture_check.py") for key in counted(training / file)}
+    keys = {key for file in ("toolkit/mixed_groups.py", "step/mixture_check.py") for key in counted(training / file)}
     assert keys == set(SHARED_COUNTERS)
     assert catalog.component(COMPONENTS[0]).counted("groups_taken") == SHARED_COUNTERS["groups_taken"]
     assert catalog.component(COMPONENTS[0]).counted("nothing") is None

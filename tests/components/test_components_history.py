@@ -14,11 +14,11 @@ from component_tools import stored
 from hypothesis import given
 from hypothesis import strategies as st
 
+from r3bench.component import Trajectory
 from r3bench.config.load import config_hash, parse_recipe, resolved
 from r3bench.errors import ConfigError
 from r3bench.training.checkpoint import save_state
-from r3bench.training.component import Trajectory
-from r3bench.training.history import HistoryBounds, TrajectoryHistory, owner
+from r3bench.training.step.history import HistoryBounds, TrajectoryHistory, owner
 
 KIND = ("fresh", "fresh", "reflection", "continuation")  # most answers are to the bare question
 # question, length, number of the kind, right, cut off

@@ -11,9 +11,9 @@ from trainer_tools import arguments
 
 from r3bench.config.load import parse_recipe
 from r3bench.errors import ConfigError
-from r3bench.sweep.memory import micro_batch_growth
-from r3bench.training import trl_adapter
-from r3bench.training.lengths import parts_of_like_rows, parts_of_tokens
+from r3bench.sweep.planning.memory import micro_batch_growth
+from r3bench.training.step import trl_adapter
+from r3bench.training.step.lengths import parts_of_like_rows, parts_of_tokens
 
 SETTINGS = {"reflection": {"warmup": 0, "max_share": 0.5, "min_attempts": 1, "placement": "append"}}
 
@@ -156,7 +156,7 @@ def test_a_token_budget_changes_no_loss_and_no_gradient(tiny_model, tmp_path, mo
         return plain(one, *args, **kwargs)
 
     monkeypatch.setattr("r3bench.training.trainer.forward_by_length", counted)
-    monkeypatch.setattr("r3bench.training.trl_adapter.forward_by_length", counted)
+    monkeypatch.setattr("r3bench.training.step.trl_adapter.forward_by_length", counted)
     apart = train(tiny_model, tmp_path / "b", components, uneven_answers, tokens_per_forward=budget, **changes)
     assert len(apart.records) == len(whole.records) > 2
     assert sizes and all(rows == 1 or rows * width <= budget for rows, width in sizes)

@@ -9,7 +9,7 @@ from recording import record
 from step_check import StepCheck  # puts tests/reference on the path
 from torch_critic import TorchCritic
 
-from r3bench.training.critic import ValueHead
+from r3bench.training.toolkit.critic import ValueHead
 
 FRESH = 8  # rows of the data set's own groups in a batch
 

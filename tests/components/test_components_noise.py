@@ -10,7 +10,7 @@ from trainer_tools import arguments, questions
 from r3bench.components.ranking import by_context as settled
 from r3bench.components.ranking import peak_and_global
 from r3bench.errors import ConfigError
-from r3bench.training import trl_adapter
+from r3bench.training.step import trl_adapter
 
 ASKED = ("What is 12 plus 30?", "3 + 4 = ?", "Solve 3x + 4 = 19.", "A farmer has 17 sheep and buys 8 more. How many?")
 GROUP, CAP = 8, 24
@@ -18,7 +18,7 @@ GROUP, CAP = 8, 24
 
 def trainer_of(name, dtype, folder):
     from r3bench import R3Trainer
-    from r3bench.training.models import model_folder
+    from r3bench.training.models.load import model_folder
 
     try:
         source = model_folder(name)

@@ -92,7 +92,7 @@ def test_averages_by_hand():
 
 def broken(monkeypatch, what):
     """A fault on purpose in what the loss is handed."""
-    from r3bench.training import loss_inputs, mixing
+    from r3bench.training.step import loss_inputs, mixing
 
     if what == "KL on rows declared without":
         monkeypatch.setattr(mixing, "NO_KL_KEY", "nobody_reads_this")

@@ -11,7 +11,7 @@ from reference_components import mixed
 
 from r3bench.config.load import parse_recipe
 from r3bench.errors import ConfigError
-from r3bench.training.mixed_groups import mixed_advantages, pick_rows
+from r3bench.training.toolkit.mixed_groups import mixed_advantages, pick_rows
 
 REWARDS = st.lists(st.floats(-2, 2, allow_nan=False), min_size=1, max_size=8)
 

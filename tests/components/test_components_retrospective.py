@@ -14,8 +14,8 @@ from reference_components import critic, paragraph_ends, quantile
 from r3bench.components.retrospective import promising
 from r3bench.config.load import parse_recipe
 from r3bench.errors import ConfigError
-from r3bench.training.critic import ValueHead, auc
-from r3bench.training.cuts import cut_points, leaks, paragraph_cuts
+from r3bench.training.toolkit.critic import ValueHead, auc
+from r3bench.training.toolkit.cuts import cut_points, leaks, paragraph_cuts
 
 TEXT = "first idea\n\nsecond idea\n\nso it is \\boxed{5} ok"
 

@@ -13,8 +13,8 @@ from reference_loss import constants
 from trainer_tools import questions
 from transformers import AutoModelForCausalLM
 
-from r3bench.training import loss_inputs, mixing
-from r3bench.training.loss_inputs import SHAPED_KEY, settle, shaped_weight
+from r3bench.training.step import loss_inputs, mixing
+from r3bench.training.step.loss_inputs import SHAPED_KEY, settle, shaped_weight
 
 ENDING = {"generation_kwargs": {"sequence_bias": [[[2], 3.5]]}}  # about half of the answers end before the cap
 

@@ -12,7 +12,7 @@ from trainer_tools import losses
 from transformers import AutoModelForCausalLM
 
 from r3bench.errors import ConfigError
-from r3bench.training import trl_adapter
+from r3bench.training.step import trl_adapter
 
 EOS = 2
 
@@ -130,7 +130,7 @@ def test_another_temperature_reaches_the_head_below_low_rank_adapters(tiny_model
     from trainer_tools import arguments, questions
 
     from r3bench import R3Trainer
-    from r3bench.training.heads import second_temperature
+    from r3bench.training.step.heads import second_temperature
 
     trainer = R3Trainer(
         model=tiny_model, reward_funcs=all_wrong, train_dataset=questions(2), args=arguments(tmp_path, temperature=0.6),

@@ -17,7 +17,7 @@ NUDGE = '''"""Adds a constant to every reward."""
 from dataclasses import dataclass
 
 from r3bench.errors import ConfigError
-from r3bench.training.component import Component
+from r3bench.component import Component
 
 
 @dataclass(frozen=True)

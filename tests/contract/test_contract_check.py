@@ -22,7 +22,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from r3bench import Component
-from r3bench.training.component import Mixture, PlannedGroup
+from r3bench.component import Mixture, PlannedGroup
 
 SEEN = []
 

@@ -4,7 +4,7 @@ import sys
 import time
 from pathlib import Path
 
-from r3bench.training.model_cache import cached_folder
+from r3bench.training.models.cache import cached_folder
 
 
 def build(folder: Path) -> None:

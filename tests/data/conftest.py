@@ -44,7 +44,7 @@ def jsonl(tmp_path: Path) -> Callable[..., DataSection]:
 @pytest.fixture(scope="session")
 def embedded_folder(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The embedded model, built through the public function into a cache of this session's own."""
-    from r3bench.training.models import model_folder
+    from r3bench.training.models.load import model_folder
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("R3BENCH_CACHE", str(tmp_path_factory.mktemp("cache")))

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from r3bench.errors import StateError
-from r3bench.training.model_cache import cache_root, cached_folder
+from r3bench.training.models.cache import cache_root, cached_folder
 
 SCRIPT = Path(__file__).with_name("cache_process.py")
 

@@ -8,7 +8,7 @@ import pytest
 
 from r3bench.config.sections import DataSection
 from r3bench.errors import DataError
-from r3bench.training.data import load_questions
+from r3bench.training.questions.load import load_questions
 
 Jsonl = Callable[..., DataSection]
 GOOD = {"id": "a", "problem": "1+1?", "answer": "2"}

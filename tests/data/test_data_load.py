@@ -11,7 +11,7 @@ import pytest
 
 from r3bench.config.sections import DataSection
 from r3bench.errors import DataError
-from r3bench.training.data import load_questions
+from r3bench.training.questions.load import load_questions
 
 Jsonl = Callable[..., DataSection]
 TWO = [{"id": "a", "problem": "1+1?", "answer": "2"}, {"id": "b", "problem": "1+2?", "answer": "3"}]

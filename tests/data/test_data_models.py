@@ -14,10 +14,12 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from r3bench.config.sections import ModelSection
 from r3bench.errors import ConfigError, StateError
 from r3bench.prompts import render
-from r3bench.training import embedded, embedded_model, smollm
-from r3bench.training.embedded import questions
-from r3bench.training.embedded_tokenizer import build_tokenizer
-from r3bench.training.models import load_model, model_folder
+from r3bench.training.models import embedded as embedded_model
+from r3bench.training.models import smollm
+from r3bench.training.models.embedded_tokenizer import build_tokenizer
+from r3bench.training.models.load import load_model, model_folder
+from r3bench.training.questions import embedded
+from r3bench.training.questions.embedded import questions
 
 TEXTS = [
     "Start with 7, subtract 1, add 15.", "7-1=6 6+15=21 Answer: \\boxed{21}", "Ünïcödé 数学 \U0001f600\t\n x",

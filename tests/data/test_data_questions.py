@@ -8,7 +8,7 @@ import pytest
 
 from r3bench import prompts
 from r3bench.errors import ConfigError
-from r3bench.training.embedded import SIZES, Chain, questions
+from r3bench.training.questions.embedded import SIZES, Chain, questions
 
 OPERATION = re.compile(r"(add|subtract) (\d+)")
 
@@ -63,7 +63,8 @@ def test_impossible_requests_are_refused(split: str, cap: int) -> None:
 
 def test_no_torch_is_loaded() -> None:
     code = (
-        "import sys; from r3bench.training.embedded import questions; questions('test'); print('torch' in sys.modules)"
+        "import sys; from r3bench.training.questions import embedded; embedded.questions('test');"
+        " print('torch' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"

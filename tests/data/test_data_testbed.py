@@ -15,10 +15,11 @@ from r3bench.config.sections import DataSection, ModelSection, Recipe, WarmupSec
 from r3bench.errors import ConfigError, DataError
 from r3bench.evaluation.scorer import named_in
 from r3bench.evaluation.tasks import load_task
-from r3bench.training import embedded, embedded_model
-from r3bench.training.data import load_questions
-from r3bench.training.embedded import Chain, questions
-from r3bench.training.models import load_model, model_folder
+from r3bench.training.models import embedded as embedded_model
+from r3bench.training.models.load import load_model, model_folder
+from r3bench.training.questions import embedded
+from r3bench.training.questions.embedded import Chain, questions
+from r3bench.training.questions.load import load_questions
 from r3bench.training.testbed import worked
 
 PRESETS = ("testbed_easy", "testbed_capped", "testbed_sparse", "testbed_deceptive", "testbed_long")

@@ -13,9 +13,9 @@ from r3bench.config.load import load_recipe
 from r3bench.config.sections import HistoryBounds
 from r3bench.config.strict import build
 from r3bench.config.trainer_fields import trainer_fields
-from r3bench.sweep.cost import TRAINING_SETS
 from r3bench.sweep.grid import Grid, RetrySection
-from r3bench.training.embedded import SIZES
+from r3bench.sweep.planning.cost import TRAINING_SETS
+from r3bench.training.questions.embedded import SIZES
 
 
 def page(name: str) -> str:
@@ -127,3 +127,18 @@ def test_sizes_of_the_known_sets() -> None:
             said.update({name: int(number[0].replace(",", "")) for name in re.findall(r"`([\w-]+)`", cells[0])})
     assert {name: said[name] for name in TRAINING_SETS} == TRAINING_SETS
     assert {said["embedded"], said["embedded-20"], SIZES["train"]} == {1024}
+
+
+def test_the_design_names_modules_that_are_there() -> None:
+    """Every `module.py` of the design is a file; a bare name is one that stands in the folder named before it."""
+    text = (DOCS.parent / "docs" / "design.md").read_text()
+    names = {
+        path.name for folder in ("r3bench", "components", "evals") for path in (DOCS.parent / folder).rglob("*.py")
+    }
+    said = re.findall(r"[`\s\[\"(]((?:\w+/)*\w+\.py)", text)
+    assert len(said) > 40
+    for name in said:
+        if "/" in name:
+            assert (DOCS.parent / "r3bench" / name).is_file() or (DOCS.parent / name).is_file(), name
+        else:
+            assert name in names, name

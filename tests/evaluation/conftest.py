@@ -9,7 +9,7 @@ import pytest
 @pytest.fixture(scope="session")
 def model_path(tmp_path_factory) -> Path:
     """The embedded model after a fifth of its warm-up: quick to make, mostly wrong, not always."""
-    from r3bench.training import embedded_model
+    from r3bench.training.models import embedded as embedded_model
 
     folder = tmp_path_factory.mktemp("model") / "embedded"
     with pytest.MonkeyPatch.context() as patch:

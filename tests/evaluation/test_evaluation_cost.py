@@ -3,9 +3,9 @@
 import pytest
 
 from r3bench.config.load import load_recipe
-from r3bench.sweep.cost import run_cost
 from r3bench.sweep.grid import load_grid, parse_grid
-from r3bench.sweep.plan import plan
+from r3bench.sweep.planning.cost import run_cost
+from r3bench.sweep.planning.plan import plan
 
 
 def hours(*overrides):

@@ -13,8 +13,8 @@ import torch
 from r3bench.config.sections import EvalSection
 from r3bench.errors import ConfigError, DataError, StateError
 from r3bench.evaluation import driver, shards
+from r3bench.evaluation.backends.hf import HFBackend
 from r3bench.evaluation.driver import evaluate
-from r3bench.evaluation.hf import HFBackend
 from r3bench.evaluation.regrade import regrade
 from r3bench.lock import exclusive
 from r3bench.records import ANSWER_COLUMNS

@@ -5,7 +5,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from r3bench.evaluation.fingerprint import HEAD, leading, of_folder, of_tensors
+from r3bench.evaluation.backends.fingerprint import HEAD, leading, of_folder, of_tensors
 
 
 def write(folder, **changes):

@@ -8,10 +8,10 @@ import torch
 from scipy import stats
 
 from r3bench.errors import ConfigError, Diverged
-from r3bench.evaluation.fingerprint import of_model
-from r3bench.evaluation.hf import NUCLEUS, HFBackend, choose, end_tokens
-from r3bench.evaluation.sampling import Draw, Sampling, Stream, draw_seed
-from r3bench.training.embedded import questions
+from r3bench.evaluation.backends.fingerprint import of_model
+from r3bench.evaluation.backends.hf import NUCLEUS, HFBackend, choose, end_tokens
+from r3bench.evaluation.backends.sampling import Draw, Sampling, Stream, draw_seed
+from r3bench.training.questions.embedded import questions
 
 GREEDY, SAMPLED = Sampling(0.0, 1.0, 48), Sampling(1.0, 1.0, 48)
 

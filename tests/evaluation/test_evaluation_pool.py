@@ -11,9 +11,9 @@ from test_serving_server import gone
 from r3bench.config.sections import EvalSection
 from r3bench.config.strict import plain
 from r3bench.errors import StateError
-from r3bench.evaluation import pool
+from r3bench.evaluation.backends import pool
+from r3bench.evaluation.backends.sampling import Draw, Sampling
 from r3bench.evaluation.driver import evaluate
-from r3bench.evaluation.sampling import Draw, Sampling
 from r3bench.evaluation.settings import deciding, measured, settings
 
 

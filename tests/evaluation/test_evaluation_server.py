@@ -13,11 +13,11 @@ import pytest
 
 from r3bench.config.sections import EvalSection
 from r3bench.errors import ConfigError, StateError
-from r3bench.evaluation import server as server_module
 from r3bench.evaluation import shards
+from r3bench.evaluation.backends import server as server_module
+from r3bench.evaluation.backends.sampling import Draw, Sampling
+from r3bench.evaluation.backends.server import ServerBackend
 from r3bench.evaluation.driver import evaluate
-from r3bench.evaluation.sampling import Draw, Sampling
-from r3bench.evaluation.server import ServerBackend
 
 
 class Fake:

@@ -7,8 +7,8 @@ import pytest
 from r3bench.config.sections import EvalSection
 from r3bench.errors import ConfigError, StateError
 from r3bench.evaluation import shards
+from r3bench.evaluation.backends.hf import HFBackend
 from r3bench.evaluation.driver import evaluate
-from r3bench.evaluation.hf import HFBackend
 from r3bench.evaluation.settings import KEY, measured, settings
 
 SECTION = EvalSection(tasks=("embedded",), samples=2, limit=4)

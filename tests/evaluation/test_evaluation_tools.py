@@ -177,7 +177,7 @@ def test_the_embedded_sets_do_not_overlap():
 
 
 def test_a_training_file_that_holds_test_questions(tmp_path):
-    from r3bench.training.embedded import questions
+    from r3bench.training.questions.embedded import questions
 
     path = tmp_path / "leak.jsonl"
     rows = questions("train", limit=5) + questions("test", limit=3)

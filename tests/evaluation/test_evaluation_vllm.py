@@ -13,16 +13,16 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from r3bench.analysis.counts import _differences, count_answers
+from r3bench.analysis.reading.counts import _differences, count_answers
 from r3bench.cli import app
 from r3bench.config.sections import EvalSection
 from r3bench.errors import ConfigError, StateError
 from r3bench.evaluation import shards
-from r3bench.evaluation.backends import resolve
+from r3bench.evaluation.backends.pool import device_groups
+from r3bench.evaluation.backends.sampling import Completion, Draw
+from r3bench.evaluation.choose_backend import resolve
 from r3bench.evaluation.driver import evaluate
 from r3bench.evaluation.journal import Journal
-from r3bench.evaluation.pool import device_groups
-from r3bench.evaluation.sampling import Completion, Draw
 from r3bench.evaluation.settings import measured, settings
 
 SECTION = EvalSection(tasks=("embedded",), samples=3, limit=70, temperature=0.6, top_p=0.95)
@@ -290,7 +290,7 @@ def test_the_command_line_prints_json_alone(standin, model_path, tmp_path):
 
 
 def test_auto_is_what_training_used_and_never_mixes(standin, model_path, tmp_path, monkeypatch):
-    from r3bench.evaluation import backends
+    from r3bench.evaluation import choose_backend as backends
 
     section = EvalSection(limit=4, samples=1)
     assert resolve(section, tmp_path, use_vllm=True).backend == "hf"  # no GPU

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from r3bench.grading import final_answer, last_boxed
 from r3bench.grading.decide import decide
-from r3bench.grading.normalise import MAX_LENGTH, canonical
+from r3bench.grading.spelling.normalise import MAX_LENGTH, canonical
 
 
 def reference_last_boxed(text: str) -> str | None:

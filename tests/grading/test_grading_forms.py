@@ -10,12 +10,12 @@ import pytest
 
 from r3bench.grading import Grader
 from r3bench.grading.decide import decide
-from r3bench.grading.latex import dialect
-from r3bench.grading.measures import unit
-from r3bench.grading.normalise import plain
-from r3bench.grading.numbers import as_fraction
-from r3bench.grading.structure import parts
-from r3bench.grading.units import amount, bare_unit
+from r3bench.grading.spelling.latex import dialect
+from r3bench.grading.spelling.measures import unit
+from r3bench.grading.spelling.normalise import plain
+from r3bench.grading.spelling.numbers import as_fraction
+from r3bench.grading.spelling.structure import parts
+from r3bench.grading.spelling.units import amount, bare_unit
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from r3bench import catalog
 @pytest.fixture
 def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The project's folder; the working directory is another one. The model lies ready, so that nothing tells of it."""
-    from r3bench.training.models import model_folder
+    from r3bench.training.models.load import model_folder
 
     model_folder("embedded")
     home = tmp_path / "project"

@@ -20,7 +20,7 @@ def untaken(completions, answer, **kwargs):
 COMPONENT = '''
 """Adds nothing."""
 from dataclasses import dataclass
-from r3bench.training.component import Component
+from r3bench.component import Component
 
 
 @dataclass(frozen=True)

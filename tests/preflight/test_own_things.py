@@ -22,7 +22,7 @@ SMALL = {"max_steps": 2, "save_steps": 2, "per_device_train_batch_size": 16, "nu
 READER = """
 from dataclasses import dataclass
 from pathlib import Path
-from r3bench.training.component import Component
+from r3bench.component import Component
 
 
 @dataclass(frozen=True)
@@ -138,7 +138,7 @@ def test_a_component_reads_answers(mine: Path, r3bench, tmp_path: Path) -> None:
 def test_the_prompt_is_the_same_in_training_and_evaluation(mine: Path) -> None:
     from r3bench.evaluation.tasks import load_task
     from r3bench.prompts import prompt_of
-    from r3bench.training.data import load_questions
+    from r3bench.training.questions.load import load_questions
 
     (mine / "prompts/system.md").write_text("Be brief.\n")
     changed(mine, {"data.system": "../../prompts/system.md"})
@@ -169,7 +169,7 @@ SEPARATED = {"comma": (",", "csv"), "semicolon": (";", "csv"), "tab": ("\t", "ts
 
 @pytest.mark.parametrize("kind", SEPARATED)
 def test_questions_of_a_csv_file(mine: Path, r3bench, kind: str) -> None:
-    from r3bench.training.data import load_questions
+    from r3bench.training.questions.load import load_questions
 
     by, ending = SEPARATED[kind]
     for name in ("train", "heldout"):
@@ -215,7 +215,7 @@ def test_a_scorer_judges_answers_and_a_new_one_judges_them_anew(mine: Path, r3be
     project.enter(mine)
     from r3bench.config.sections import EvalSection
     from r3bench.evaluation.driver import evaluate
-    from r3bench.training.models import model_folder
+    from r3bench.training.models.load import model_folder
 
     section = EvalSection(tasks=("own",), samples=2)
     summary = evaluate(model_folder("embedded"), section, tmp_path / "out", default_max_tokens=24, quiet=True)["own"]
@@ -279,9 +279,9 @@ def test_the_printed_prompt_is_the_one_that_is_used(r3bench, name: str) -> None:
 def test_generated_questions_have_their_own_scorer(folder: Path) -> None:
     gym = pytest.importorskip("reasoning_gym")
     from r3bench.config.load import parse_recipe
-    from r3bench.sweep.preflight import tried
-    from r3bench.training.data import load_questions
-    from r3bench.training.gym import score
+    from r3bench.sweep.preflight.tried import tried
+    from r3bench.training.questions.gym import score
+    from r3bench.training.questions.load import load_questions
 
     (folder / "evals").mkdir()
     for name in ("_maths.yaml", "utils.py"):

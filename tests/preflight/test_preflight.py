@@ -15,7 +15,7 @@ import pytest
 from project_tools import changed, replaced
 
 from r3bench.errors import DataError, R3BenchError
-from r3bench.sweep.preflight import tried_apart
+from r3bench.sweep.preflight.tried import tried_apart
 
 Change = Callable[[Path], object]
 
@@ -50,7 +50,7 @@ def model(change: Change | None = None, **settings: object) -> Change:
     """A folder of one's own with the embedded model, changed."""
 
     def copied(home: Path) -> None:
-        from r3bench.training.models import model_folder
+        from r3bench.training.models.load import model_folder
 
         shutil.copytree(model_folder("embedded"), home / "model")
         changed(home, {"model": "../../model", **{k.replace("__", "."): v for k, v in settings.items()}})
@@ -304,7 +304,7 @@ def test_what_is_odd_but_right_passes(mine: Path, r3bench, tmp_path: Path, monke
 
 @pytest.mark.parametrize("text", ["", "0", "90", "soon", "-1", "inf"])
 def test_patience_is_seconds(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
-    from r3bench.sweep.patience import SECONDS, patience
+    from r3bench.sweep.preflight.patience import SECONDS, patience
 
     monkeypatch.setenv("R3BENCH_PATIENCE", text)
     if text in ("", "0", "90"):
@@ -317,7 +317,7 @@ def test_patience_is_seconds(monkeypatch: pytest.MonkeyPatch, text: str) -> None
 def test_the_limit_leaves_another_timer_as_it_was(capsys: pytest.CaptureFixture) -> None:
     import signal
 
-    from r3bench.sweep.patience import within
+    from r3bench.sweep.preflight.patience import within
 
     before = signal.signal(signal.SIGALRM, lambda *_: None)
     try:
@@ -333,7 +333,7 @@ def test_the_limit_leaves_another_timer_as_it_was(capsys: pytest.CaptureFixture)
 
 @pytest.mark.parametrize("count", [1, 2, 15, 16, 17, 1000])
 def test_questions_are_asked_about_evenly(count: int) -> None:
-    from r3bench.sweep.asked import ROWS, spread
+    from r3bench.sweep.preflight.asked import ROWS, spread
 
     places = spread(count)
     gaps = [b - a for a, b in itertools.pairwise(places)]
@@ -358,7 +358,7 @@ def test_a_failed_base_model_stops_the_grid(mine: Path, tmp_path: Path, monkeypa
     """What only measuring shows: the model before training comes first, alone, and its mistake ends the study."""
     from concurrent.futures import ThreadPoolExecutor
 
-    from r3bench.sweep.ablate import ablate
+    from r3bench.sweep.dispatch.ablate import ablate
 
     started: list[str] = []
 
@@ -379,7 +379,7 @@ def test_a_failed_base_model_stops_the_grid(mine: Path, tmp_path: Path, monkeypa
 def test_a_machines_failure_of_the_base_model_stops_nothing(mine: Path, tmp_path: Path) -> None:
     from concurrent.futures import ThreadPoolExecutor
 
-    from r3bench.sweep.ablate import ablate
+    from r3bench.sweep.dispatch.ablate import ablate
 
     started: list[str] = []
 

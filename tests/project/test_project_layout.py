@@ -34,20 +34,22 @@ ALLOWED: dict[str, set[str] | None] = {
     "installation": set(),
     "prompts": BASE,
     "serving": {*BASE, "config", "serving"},
-    "catalog": {*BASE, "training.component"},
+    "component": {"errors"},
+    "catalog": {*BASE, "component"},
     "config": {*BASE, "catalog", "config", "prompts"},
     "grading": {*BASE, "config", "grading"},
     "readers": {*BASE, "config", "grading", "readers"},
     "evals": {*BASE, "config", "grading", "prompts", "evaluation", "training"},
-    "components": {"errors", "training"},
-    "contract": {*BASE, "catalog", "config", "training", "contract"},
-    "training": {*BASE, "config", "catalog", "grading", "prompts", "training"},
+    "components": {"component", "errors", "training"},
+    "contract": {*BASE, "catalog", "component", "config", "training", "contract"},
+    "training": {*BASE, "config", "catalog", "component", "grading", "prompts", "training"},
     "evaluation": {*BASE, "config", "catalog", "grading", "prompts", "evaluation", "training"},
     "analysis": {*BASE, "config", "catalog", "grading", "readers", "analysis"},
     "sweep": {
         *BASE,
         "config",
         "catalog",
+        "component",
         "grading",
         "prompts",
         "training",
@@ -61,6 +63,15 @@ ALLOWED: dict[str, set[str] | None] = {
     "commands": None,
     "cli": None,
 }
+# The wings of an area, each of which imports of its area only what stands before it. '': the modules outside any wing.
+WINGS = {
+    "grading": ("spelling", ""),
+    "training": ("questions", "toolkit", "step", "models", ""),
+    "evaluation": ("backends", ""),
+    "analysis": ("", "statistics", "reading", "comparing", "output", "figures", "report"),
+    "sweep": ("preflight", "sharing", "", "executors", "planning", "dispatch"),
+}
+ROOMS = 20  # modules that a folder may hold
 # The one core module that belongs to no area: the package itself, which hands out R3Config and R3Trainer on use.
 MODULES = {
     path: ".".join([package, *path.relative_to(folder).with_suffix("").parts]).removesuffix(".__init__")
@@ -71,10 +82,10 @@ MODULES = {
 
 
 FACTS = {  # modules with facts about public sets of questions, looked up by their names
-    "r3bench.training.data_sources",  # where they are
-    "r3bench.sweep.cost",  # how many questions they hold
-    "r3bench.sweep.plan",  # how hard they are
-    "r3bench.analysis.layouts",  # the columns of the paper's tables
+    "r3bench.training.questions.sources",  # where they are
+    "r3bench.sweep.planning.cost",  # how many questions they hold
+    "r3bench.sweep.planning.plan",  # how hard they are
+    "r3bench.analysis.output.paper_layouts",  # the columns of the paper's tables
 }
 
 
@@ -114,6 +125,35 @@ def test_imports_follow_the_design(path: Path, module: str) -> None:
         if allowed is None or typing_only or name.partition(".")[0] in ("__version__", ""):
             continue
         assert any(name == ok or name.startswith(f"{ok}.") for ok in allowed), f"{module} imports r3bench.{name}"
+
+
+def wing(name: str) -> tuple[str, str]:
+    """(area, wing) of a module's name below r3bench."""
+    area, _, rest = name.partition(".")
+    first = rest.partition(".")[0]
+    return area, first if first in WINGS.get(area, ()) else ""
+
+
+@pytest.mark.parametrize("area", WINGS)
+def test_wings_import_in_one_direction(area: str) -> None:
+    order = WINGS[area]
+    assert {path.parent.name for path in (ROOT / "r3bench" / area).glob("*/__init__.py")} == {*order} - {""}
+    up = []
+    for path, module in MODULES.items():
+        own = wing(module.removeprefix("r3bench."))
+        if own[0] != area or path.name == "__init__.py":
+            continue
+        for name, typing_only in imported(path, module):
+            other = wing(name)
+            if other[0] == area and not typing_only and order.index(other[1]) > order.index(own[1]):
+                up.append(f"{module} imports {name}")
+    assert not up
+
+
+def test_no_folder_is_a_corridor() -> None:
+    folders = {path.parent for folder in PACKAGES.values() for path in folder.rglob("*.py")}
+    rooms = {folder: len([p for p in folder.glob("*.py") if p.name != "__init__.py"]) for folder in folders}
+    assert not {str(folder): count for folder, count in rooms.items() if count > ROOMS}
 
 
 def test_components_do_not_import_each_other() -> None:

@@ -11,9 +11,9 @@ import written
 from written import DATE, TASKS, long_form, truth
 
 from r3bench.analysis import analyze
-from r3bench.analysis.columns import Reading
-from r3bench.analysis.external import load_any
-from r3bench.analysis.outside import Outside
+from r3bench.analysis.output.external import load_any
+from r3bench.analysis.reading.columns import Reading
+from r3bench.analysis.reading.outside import Outside
 from r3bench.errors import DataError
 from r3bench.readers.options import Options
 

@@ -10,9 +10,9 @@ from typer.testing import CliRunner
 from written import groups, long_form
 
 from r3bench.analysis import analyze
-from r3bench.analysis.columns import Reading
-from r3bench.analysis.external import load_any
-from r3bench.analysis.outside import Outside
+from r3bench.analysis.output.external import load_any
+from r3bench.analysis.reading.columns import Reading
+from r3bench.analysis.reading.outside import Outside
 from r3bench.cli import app
 from r3bench.errors import ConfigError, DataError
 from r3bench.readers.options import Options

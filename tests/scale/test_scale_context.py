@@ -5,9 +5,9 @@ import pytest
 from r3bench.config.load import parse_recipe
 from r3bench.errors import ConfigError
 from r3bench.training.context import engine_context, prompt_lengths
-from r3bench.training.data import load_questions
-from r3bench.training.models import load_model
+from r3bench.training.models.load import load_model
 from r3bench.training.probe import probe
+from r3bench.training.questions.load import load_questions
 from r3bench.training.trainer import R3Trainer
 
 CAP = 48

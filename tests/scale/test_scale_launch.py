@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from r3bench.training.component import Summary
+from r3bench.component import Summary
 
 SHORT = ("trainer.per_device_train_batch_size=8", "eval.limit=4", "eval.samples=1", "--gpus", "2")
 HANG = 900  # seconds after which a process that should have ended is taken to hang

@@ -15,10 +15,10 @@ from typer.testing import Result
 from r3bench.config.load import load_recipe
 from r3bench.config.sections import LoraSection, ModelSection
 from r3bench.errors import ConfigError
-from r3bench.evaluation.hf import HFBackend
+from r3bench.evaluation.backends.hf import HFBackend
 from r3bench.records import RunPaths
-from r3bench.training.merge import merge as merge_adapters
-from r3bench.training.models import model_folder
+from r3bench.sweep.sharing.merge import merge as merge_adapters
+from r3bench.training.models.load import model_folder
 from r3bench.training.run import _adapters, training_arguments
 
 SHORT = ("trainer.max_steps=2", "trainer.per_device_train_batch_size=16", "eval.limit=4", "eval.samples=1")

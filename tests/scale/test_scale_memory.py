@@ -16,8 +16,17 @@ from r3bench import catalog
 from r3bench.components.reflection import template_path
 from r3bench.config.load import load_recipe, parse_recipe
 from r3bench.config.sections import LoraSection
-from r3bench.sweep.cost import run_cost
-from r3bench.sweep.memory import ASLEEP_GB, CARDS, KNOWN, Shape, adapter_parameters, memory, recipe_memory, shape_of
+from r3bench.sweep.planning.cost import run_cost
+from r3bench.sweep.planning.memory import (
+    ASLEEP_GB,
+    CARDS,
+    KNOWN,
+    Shape,
+    adapter_parameters,
+    memory,
+    recipe_memory,
+    shape_of,
+)
 
 SMALL = Shape(layers=3, hidden=64, kv_heads=2, head_dim=16, intermediate=96, vocabulary=500, tied=False, heads=4)
 

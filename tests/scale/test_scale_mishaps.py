@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from safetensors.numpy import load_file
 
-from r3bench.sweep.launch import _error
+from r3bench.sweep.executors.launch import _error
 
 SHORT = ("trainer.per_device_train_batch_size=8", "eval.limit=4", "eval.samples=1", "--quiet")
 HANG = 400  # seconds after which a process that should have ended is taken to hang; torchrun's own patience is 600
@@ -23,7 +23,7 @@ MISHAP = '''
 """A component that makes one rank fail."""
 import os, signal, time
 from dataclasses import dataclass
-from r3bench.training.component import Component
+from r3bench.component import Component
 
 
 @dataclass(frozen=True)

@@ -16,9 +16,9 @@ from r3bench.config.load import load_recipe
 from r3bench.config.world import check_whole_groups, check_world, least_processes
 from r3bench.errors import ConfigError, R3BenchError
 from r3bench.records import RunPaths
-from r3bench.sweep.launch import World, launch
+from r3bench.sweep.executors.launch import World, launch
 from r3bench.sweep.strategy import check_launch, check_numbers
-from r3bench.training.batches import closed_at
+from r3bench.training.questions.batches import closed_at
 from r3bench.training.run import training_arguments
 
 SMALL = st.integers(1, 12)

@@ -15,8 +15,8 @@ from typer.testing import Result
 
 from r3bench.config.load import load_recipe
 from r3bench.records import RunPaths, RunRecord, TrainRecord
-from r3bench.sweep.archive import export_study
-from r3bench.sweep.card import model_card, write_card
+from r3bench.sweep.sharing.archive import export_study
+from r3bench.sweep.sharing.card import model_card, write_card
 
 
 @pytest.fixture

@@ -120,7 +120,7 @@ def test_the_variables_are_accelerates(name: str) -> None:
 
 
 def test_the_check_loads_no_torch() -> None:
-    code = "import sys, r3bench.sweep.launch; print('torch' in sys.modules)"
+    code = "import sys, r3bench.sweep.executors.launch; print('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "False\n"  # noqa: PLW1510
 
 
@@ -142,7 +142,8 @@ def test_a_cell_is_started_with_its_strategy(folder: Path) -> None:
     """`child` under torchrun sees what accelerate reads, from the job that the dispatcher wrote."""
     (folder / "job.json").write_text(json.dumps({"directory": str(folder), "strategy": "fsdp2"}))
     (folder / "probe_child.py").write_text("import os\ndef look(work): return dict(os.environ)\n")
-    command = [sys.executable, "-m", "r3bench.sweep.child", "probe_child:look", "job.json", "result.json", "2"]
+    child = "r3bench.sweep.executors.child"
+    command = [sys.executable, "-m", child, "probe_child:look", "job.json", "result.json", "2"]
     done = subprocess.run(command, env={**os.environ, "PYTHONPATH": str(folder)}, check=False)
     assert done.returncode == 0, (folder / "log.txt").read_text()
     seen = json.loads((folder / "result.json").read_text())["result"]

@@ -191,8 +191,8 @@ def test_colocated_training_with_the_four_components(model, tmp_path, monkeypatc
 
     from r3bench.config.load import load_recipe
     from r3bench.training.context import engine_context
-    from r3bench.training.data import load_questions
-    from r3bench.training.models import load_model
+    from r3bench.training.models.load import load_model
+    from r3bench.training.questions.load import load_questions
 
     recipe = load_recipe(str(tmp_path / "colocated.yaml"))
     tokenizer = load_model(recipe.model)[1]

@@ -18,11 +18,11 @@ from r3bench.analysis import render_tables
 from r3bench.errors import StateError
 from r3bench.files import read_json, read_jsonl
 from r3bench.lock import Locked, exclusive
-from r3bench.sweep.ablate import ablate
-from r3bench.sweep.dispatcher import Dispatcher
+from r3bench.sweep.dispatch.ablate import ablate
+from r3bench.sweep.dispatch.dispatcher import Dispatcher
+from r3bench.sweep.dispatch.index import index_file
+from r3bench.sweep.executors.inline import InlineExecutor
 from r3bench.sweep.grid import parse_grid
-from r3bench.sweep.index import index_file
-from r3bench.sweep.inline import InlineExecutor
 from r3bench.sweep.opening import open_study
 
 
@@ -104,7 +104,7 @@ def test_a_seed_can_be_added_but_a_changed_grid_is_refused(home, grid, grid_valu
 def test_each_start_is_told_with_what_is_to_come_and_the_time_left(home, grid, monkeypatch):
     """Every run takes a minute by the dispatcher's clock: nothing is foretold before the first, then a minute a run."""
     now = [1000.0]
-    monkeypatch.setattr("r3bench.sweep.dispatcher.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("r3bench.sweep.dispatch.dispatcher.time.monotonic", lambda: now[0])
 
     def run(work):
         now[0] += 60.0
@@ -134,7 +134,7 @@ def test_each_start_is_told_with_what_is_to_come_and_the_time_left(home, grid, m
 
 
 def test_the_time_left_counts_runs_side_by_side(home, grid):
-    from r3bench.sweep.dispatcher import _Running
+    from r3bench.sweep.dispatch.dispatcher import _Running
 
     study = open_study(grid, home / "runs")
     dispatcher = Dispatcher(study, InlineExecutor(), slots=2, say=quiet)

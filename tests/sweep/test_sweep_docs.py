@@ -10,10 +10,10 @@ import yaml
 from toy import run_toy
 from typer.testing import CliRunner
 
-from r3bench.sweep.ablate import ablate
 from r3bench.sweep.cells import enumerate_cells
+from r3bench.sweep.dispatch.ablate import ablate
+from r3bench.sweep.executors.inline import InlineExecutor
 from r3bench.sweep.grid import Grid, RetrySection, load_grid, parse_grid
-from r3bench.sweep.inline import InlineExecutor
 from r3bench.sweep.opening import open_study
 
 PAGE = (Path(__file__).parents[2] / "docs" / "sweep.md").read_text()

@@ -8,9 +8,9 @@ from typer.testing import CliRunner
 
 from r3bench.cli import app
 from r3bench.seals import sealed
-from r3bench.sweep.ablate import ablate
+from r3bench.sweep.dispatch.ablate import ablate
+from r3bench.sweep.executors.inline import InlineExecutor
 from r3bench.sweep.grid import parse_grid
-from r3bench.sweep.inline import InlineExecutor
 
 READERS = {
     "status": ("status", "toy"),

@@ -23,10 +23,10 @@ from typer.testing import CliRunner
 from r3bench.cli import app
 from r3bench.files import read_jsonl
 from r3bench.lock import holder
-from r3bench.sweep.ablate import ablate
+from r3bench.sweep.dispatch.ablate import ablate
+from r3bench.sweep.executors.inline import InlineExecutor
+from r3bench.sweep.executors.local import ForkExecutor
 from r3bench.sweep.grid import parse_grid
-from r3bench.sweep.inline import InlineExecutor
-from r3bench.sweep.local import ForkExecutor
 
 FAST = [("record", "full"), *((point, "quota") for point in ("record", "attempts", "index", "table"))]
 
@@ -140,9 +140,9 @@ import json, os, signal, sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
 import toy
-from r3bench.sweep.ablate import ablate
+from r3bench.sweep.dispatch.ablate import ablate
 from r3bench.sweep.grid import parse_grid
-from r3bench.sweep.local import ForkExecutor
+from r3bench.sweep.executors.local import ForkExecutor
 def say(line):
     if line.startswith("[3/") and sys.argv[3] == "killed":
         os.kill(os.getpid(), signal.SIGKILL)
@@ -177,7 +177,8 @@ def test_a_clock_set_back_by_an_hour_while_the_dispatcher_is_away(home, grid_val
 def test_a_clock_set_back_by_an_hour_in_the_middle(home, grid_values, monkeypatch):
     """A stand-in that runs everywhere: the modules' clock jumps after the third cell, and the files' times with it."""
     from r3bench import lock
-    from r3bench.sweep import attempts, worker
+    from r3bench.sweep import attempts
+    from r3bench.sweep import cell_run as worker
 
     back = [0.0]
 

@@ -15,10 +15,10 @@ from typer.testing import CliRunner
 
 from r3bench.cli import app
 from r3bench.errors import ConfigError
-from r3bench.sweep.ablate import ablate
+from r3bench.sweep.dispatch.ablate import ablate
+from r3bench.sweep.executors.inline import InlineExecutor
 from r3bench.sweep.grid import parse_grid
 from r3bench.sweep.hooks import shown_address
-from r3bench.sweep.inline import InlineExecutor
 from r3bench.sweep.opening import open_study
 
 NAMES = ("EVENT", "CELL", "SEED", "FAILURE", "MESSAGE")
@@ -159,7 +159,7 @@ def test_from_the_command_line(home, grid_values, monkeypatch):
         seen.update(options)
         raise ConfigError("enough")
 
-    monkeypatch.setattr("r3bench.sweep.ablate.ablate", instead)
+    monkeypatch.setattr("r3bench.sweep.dispatch.ablate.ablate", instead)
     words = ["ablate", "./toy.yaml", "trainer.learning_rate=1e-5", "--hook", "true"]
     CliRunner().invoke(app, words, env={"R3BENCH_NOTIFY": "https://h/T"})
     assert (seen["hook"], seen["notify"]) == ("true", "https://h/T")

@@ -21,11 +21,11 @@ from r3bench.analysis import render_tables
 from r3bench.errors import ConfigError
 from r3bench.files import read_jsonl
 from r3bench.lock import holder
-from r3bench.sweep import index as index_module
-from r3bench.sweep.ablate import ablate
+from r3bench.sweep.dispatch import index as index_module
+from r3bench.sweep.dispatch.ablate import ablate
+from r3bench.sweep.dispatch.mirror import Mirror, open_storage
+from r3bench.sweep.executors.inline import InlineExecutor
 from r3bench.sweep.grid import parse_grid
-from r3bench.sweep.inline import InlineExecutor
-from r3bench.sweep.mirror import Mirror, open_storage
 from r3bench.sweep.opening import open_study
 
 
@@ -430,9 +430,9 @@ import json, sys, time
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
 import toy
-from r3bench.sweep.ablate import ablate
+from r3bench.sweep.dispatch.ablate import ablate
 from r3bench.sweep.grid import parse_grid
-from r3bench.sweep.inline import InlineExecutor
+from r3bench.sweep.executors.inline import InlineExecutor
 def run(work):
     Path("at").write_text(str(len(list(Path("runs/toy").glob("*/run.json")))))
     while not Path("go").exists():

@@ -10,11 +10,11 @@ from toy import run_toy
 
 from r3bench.analysis import render_tables
 from r3bench.files import read_jsonl
-from r3bench.sweep.ablate import ablate
-from r3bench.sweep.dispatcher import Dispatcher
+from r3bench.sweep.dispatch.ablate import ablate
+from r3bench.sweep.dispatch.dispatcher import Dispatcher
+from r3bench.sweep.executors.inline import InlineExecutor
+from r3bench.sweep.executors.local import ForkExecutor
 from r3bench.sweep.grid import parse_grid
-from r3bench.sweep.inline import InlineExecutor
-from r3bench.sweep.local import ForkExecutor
 from r3bench.sweep.opening import open_study
 
 

@@ -12,9 +12,9 @@ import pytest
 from toy import run_toy
 
 from r3bench.files import read_jsonl
-from r3bench.sweep.ablate import ablate
+from r3bench.sweep.dispatch.ablate import ablate
+from r3bench.sweep.executors.local import DeviceExecutor, ForkExecutor
 from r3bench.sweep.grid import parse_grid
-from r3bench.sweep.local import DeviceExecutor, ForkExecutor
 from r3bench.sweep.opening import open_study
 
 PRELOAD = ("toy",)
@@ -67,9 +67,9 @@ import sys, json
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
 import toy
-from r3bench.sweep.ablate import ablate
+from r3bench.sweep.dispatch.ablate import ablate
 from r3bench.sweep.grid import parse_grid
-from r3bench.sweep.local import ForkExecutor
+from r3bench.sweep.executors.local import ForkExecutor
 if __name__ == "__main__":
     grid = parse_grid(json.loads(sys.argv[2]), "toy.yaml")
     with ForkExecutor(preload=("toy",)) as pool:
@@ -192,7 +192,7 @@ def test_a_cell_with_two_processes_under_torchrun(home, grid_values):
 def test_gpus_are_found_and_shared_out(monkeypatch):
     from r3bench.devices import gpu_ids
     from r3bench.errors import ConfigError
-    from r3bench.sweep.executors import make_executor
+    from r3bench.sweep.executors.choose import make_executor
     from r3bench.sweep.grid import ExecutorSection
 
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0, 2,5,7,9")

@@ -15,14 +15,15 @@ from toy import TOY, run_toy
 
 from r3bench.files import no_room, read_jsonl
 from r3bench.records import TrainRecord
-from r3bench.sweep import attempts, local
-from r3bench.sweep.ablate import ablate
+from r3bench.sweep import attempts
 from r3bench.sweep.attempts import classify
+from r3bench.sweep.cell_run import run_job
+from r3bench.sweep.dispatch.ablate import ablate
+from r3bench.sweep.executors import local
+from r3bench.sweep.executors.inline import InlineExecutor
+from r3bench.sweep.executors.local import DeviceExecutor, ForkExecutor
 from r3bench.sweep.grid import parse_grid
-from r3bench.sweep.inline import InlineExecutor
-from r3bench.sweep.local import DeviceExecutor, ForkExecutor
 from r3bench.sweep.opening import open_study
-from r3bench.sweep.worker import run_job
 
 
 def quiet(line):
@@ -96,8 +97,8 @@ def test_two_signals_end_a_study_whose_server_still_imports(home, grid, monkeypa
     modules = preload(home, monkeypatch, "time.sleep(600)\n")
     script = (
         "import sys, json\nfrom pathlib import Path\nsys.path[:0] = sys.argv[1:3]\nimport toy\n"
-        "from r3bench.sweep.ablate import ablate\nfrom r3bench.sweep.grid import parse_grid\n"
-        "from r3bench.sweep.local import ForkExecutor\n"
+        "from r3bench.sweep.dispatch.ablate import ablate\nfrom r3bench.sweep.grid import parse_grid\n"
+        "from r3bench.sweep.executors.local import ForkExecutor\n"
         "grid = parse_grid(json.loads(sys.argv[3]), 'toy.yaml')\n"
         f"with ForkExecutor(preload={modules!r}) as pool:\n"
         "    report = ablate(grid, Path('runs'), run=toy.run_toy, executor=pool, slots=2)\n"
@@ -189,7 +190,7 @@ def test_an_exit_in_a_run_of_its_own_is_an_error(home, monkeypatch):
     from dataclasses import replace
 
     from r3bench.config.load import parse_recipe
-    from r3bench.sweep.worker import run_cell
+    from r3bench.sweep.cell_run import run_cell
 
     with pytest.raises(RuntimeError, match=r"sys.exit\(0\) was called in a component, a reward or a task"):
         run_cell(parse_recipe({"name": "bonus"}, "r"), home / "run", steps=replace(TOY, train=ending(sys_exit)))
@@ -318,9 +319,9 @@ sys.path.insert(0, sys.argv[1])
 import toy
 from r3bench.streams import steady
 from r3bench.commands.options import progress
-from r3bench.sweep.ablate import ablate
+from r3bench.sweep.dispatch.ablate import ablate
 from r3bench.sweep.grid import parse_grid
-from r3bench.sweep.local import ForkExecutor
+from r3bench.sweep.executors.local import ForkExecutor
 steady()
 print("first", flush=True)
 time.sleep(0.5)
@@ -409,14 +410,14 @@ def test_killed_ranks_and_launchers_of_torchrun_are_lost_attempts(home, grid_val
 
     def kill():
         """One rank, then the launcher of the next attempt."""
-        for part in ("r3bench.sweep.child", "torch.distributed.run"):
+        for part in ("r3bench.sweep.executors.child", "torch.distributed.run"):
             before = set((home / "runs" / "toy").glob("rank-*"))
             while len(set((home / "runs" / "toy").glob("rank-*")) - before) < 2:
                 time.sleep(0.1)
             for cmdline in Path("/proc").glob("[0-9]*/cmdline"):
                 words = cmdline.read_bytes().decode(errors="replace") if cmdline.exists() else ""
                 environment = cmdline.with_name("environ").read_bytes() if part in words else b""
-                rank = part != "r3bench.sweep.child" or b"RANK=" in environment
+                rank = part != "r3bench.sweep.executors.child" or b"RANK=" in environment
                 if part in words and rank and str(os.readlink(cmdline.with_name("cwd"))) == str(home):
                     os.kill(int(cmdline.parent.name), signal.SIGKILL)
                     killed.append(part)

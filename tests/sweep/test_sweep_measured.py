@@ -11,8 +11,8 @@ from r3bench.evaluation.settings import KEY, measured, settings
 from r3bench.files import read_json, read_jsonl, write_json
 from r3bench.records import RunPaths, read_record, write_record
 from r3bench.seals import sealed
+from r3bench.sweep.cell_run import finished, run_cell
 from r3bench.sweep.cells import BASE_MODEL
-from r3bench.sweep.worker import finished, run_cell
 
 
 @pytest.fixture
@@ -112,7 +112,7 @@ def test_an_edited_component_is_another_run_and_an_unfinished_one_is_not_trained
     source = home / "components" / "brevity.py"
     text = """
 from dataclasses import dataclass
-from r3bench.training.component import Component
+from r3bench.component import Component
 
 @dataclass(frozen=True)
 class BrevityConfig:

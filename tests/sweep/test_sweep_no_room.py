@@ -13,7 +13,7 @@ from r3bench.config.load import parse_recipe
 from r3bench.files import no_room, write_bytes
 from r3bench.records import RunPaths
 from r3bench.sweep.attempts import classify
-from r3bench.sweep.worker import run_cell
+from r3bench.sweep.cell_run import run_cell
 
 LIMIT = 50_000  # bytes of a file; what is written is larger
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from r3bench.out_of_memory import out_of_memory
-from r3bench.sweep import local
 from r3bench.sweep.attempts import classify
+from r3bench.sweep.executors import local
 
 
 def _chained(error, cause):

@@ -2,14 +2,14 @@
 
 import json
 
-from r3bench.analysis.study import _overlap_notes
+from r3bench.analysis.reading.study import _overlap_notes
 from r3bench.seals import unsealed
 from r3bench.sweep.opening import open_study
 from r3bench.sweep.overlap import note_overlap
 
 
 def test_copies_are_counted_and_noted(tmp_path, monkeypatch):
-    from r3bench.training.embedded import questions
+    from r3bench.training.questions.embedded import questions
 
     monkeypatch.chdir(tmp_path)
     test = questions("test")[:2]

@@ -8,14 +8,14 @@ import sys
 import pytest
 
 from r3bench import catalog
-from r3bench.analysis.power import VarianceAssumptions
+from r3bench.analysis.statistics.power import VarianceAssumptions
 from r3bench.errors import ConfigError
 from r3bench.sweep.cells import enumerate_cells
-from r3bench.sweep.cost import _rates, parameters, questions_of, run_cost
 from r3bench.sweep.grid import load_grid, parse_grid
-from r3bench.sweep.plan import plan
-from r3bench.sweep.plan_text import hours_text, millions, plan_data, plan_text
-from r3bench.sweep.spending import Machines, makespan
+from r3bench.sweep.planning.cost import _rates, parameters, questions_of, run_cost
+from r3bench.sweep.planning.plan import plan
+from r3bench.sweep.planning.spending import Machines, makespan
+from r3bench.sweep.planning.text import hours_text, millions, plan_data, plan_text
 
 GRIDS = sorted(catalog.names("ablations", ".yaml"))
 RECIPES = sorted(catalog.names("ablations", ".yaml", "recipes"))
@@ -156,7 +156,8 @@ def test_half_fraction_prints_its_aliases(home, grid_values):
 
 def test_plan_and_status_load_neither_torch_nor_trl_nor_optuna():
     code = (
-        "import sys; from r3bench.sweep.plan import plan; from r3bench.sweep import status, plan_text; "
+        "import sys; from r3bench.sweep.planning.plan import plan; from r3bench.sweep import status; "
+        "from r3bench.sweep.planning import text; "
         "plan('quickstart'); print([m for m in ('torch', 'trl', 'optuna', 'pandas', 'datasets') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -166,8 +167,8 @@ def test_plan_and_status_load_neither_torch_nor_trl_nor_optuna():
 def test_from_a_finished_study(home, grid_values):
     from toy import run_toy
 
-    from r3bench.sweep.ablate import ablate
-    from r3bench.sweep.inline import InlineExecutor
+    from r3bench.sweep.dispatch.ablate import ablate
+    from r3bench.sweep.executors.inline import InlineExecutor
 
     grid = parse_grid(grid_values, "toy.yaml")
     ablate(grid, home / "runs", run=run_toy, executor=InlineExecutor(), say=lambda line: None)
@@ -180,13 +181,13 @@ def test_from_a_finished_study(home, grid_values):
 def test_what_runs_of_one_seed_share_is_taken_from_the_study_and_said(home, grid_values, monkeypatch, shared):
     from toy import run_toy
 
-    from r3bench.sweep.ablate import ablate
-    from r3bench.sweep.inline import InlineExecutor
+    from r3bench.sweep.dispatch.ablate import ablate
+    from r3bench.sweep.executors.inline import InlineExecutor
 
     grid = parse_grid({**grid_values, "analysis": {"blocks": "seed"}}, "toy.yaml")
     ablate(grid, home / "runs", run=run_toy, executor=InlineExecutor(), say=lambda line: None)
     found = VarianceAssumptions(run_sd=0.03, shared=shared)
-    monkeypatch.setattr("r3bench.analysis.variance.assumptions_from", lambda results, task: found)
+    monkeypatch.setattr("r3bench.analysis.statistics.variance.assumptions_from", lambda results, task: found)
     made = plan(grid, from_study=home / "runs" / "toy")
     (line,) = [text for text in plan_text(made).splitlines() if text.strip().startswith("assuming for")]
     assert ("40 % of the run variance shared by runs of one seed" in line) == bool(shared)
@@ -204,12 +205,12 @@ def test_tuning_is_said_with_its_tokens(home, grid_values):
 
 
 def test_a_grid_for_cpus_is_planned_for_as_many_runs_as_there_are_cores(home, monkeypatch):
-    monkeypatch.setattr("r3bench.sweep.plan.gpu_ids", list)
-    monkeypatch.setattr("r3bench.sweep.plan.cpu_cores", lambda: 3)
+    monkeypatch.setattr("r3bench.sweep.planning.plan.gpu_ids", list)
+    monkeypatch.setattr("r3bench.sweep.planning.plan.cpu_cores", lambda: 3)
     made = plan("quickstart")
     assert made.slots == 3 and ", with 3 runs at a time\n" in plan_text(made)
     assert plan("r3").slots == 1  # for a machine with GPUs: one set of them
-    monkeypatch.setattr("r3bench.sweep.plan.gpu_ids", lambda: [str(n) for n in range(16)])
+    monkeypatch.setattr("r3bench.sweep.planning.plan.gpu_ids", lambda: [str(n) for n in range(16)])
     assert plan("r3").slots == 16 // load_grid("r3").executor.gpus
 
 
@@ -219,7 +220,7 @@ def test_hours_on_the_clock_are_those_of_the_fullest_slot(home):
 
 
 def test_nodes_and_a_price(home, monkeypatch):
-    monkeypatch.setattr("r3bench.sweep.plan.gpu_ids", list)
+    monkeypatch.setattr("r3bench.sweep.planning.plan.gpu_ids", list)
     made = plan("r3", machines=Machines(nodes=3, price=2.5))  # 8 devices each, a run on `gpus` of them
     assert made.devices == 24 and made.slots == 24 // made.gpus
     run = made.left.device_hours["H100"] / 48  # of a trained run; measuring the start costs little
@@ -241,8 +242,8 @@ def test_nodes_and_a_price(home, monkeypatch):
 def test_finished_runs_are_subtracted(home, grid_values):
     from toy import run_toy
 
-    from r3bench.sweep.ablate import ablate
-    from r3bench.sweep.inline import InlineExecutor
+    from r3bench.sweep.dispatch.ablate import ablate
+    from r3bench.sweep.executors.inline import InlineExecutor
     from r3bench.sweep.opening import open_study
 
     grid = parse_grid(grid_values, "toy.yaml")

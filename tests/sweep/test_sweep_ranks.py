@@ -10,13 +10,13 @@ import pytest
 from toy import run_toy
 
 from r3bench.files import read_jsonl, write_json
-from r3bench.sweep.ablate import ablate
 from r3bench.sweep.attempts import Failure, WorkerFailed, classify, failures, note_failure
-from r3bench.sweep.child import reply_in, unpack
+from r3bench.sweep.cell_run import run_job
+from r3bench.sweep.dispatch.ablate import ablate
+from r3bench.sweep.executors.child import reply_in, unpack
+from r3bench.sweep.executors.inline import InlineExecutor
 from r3bench.sweep.grid import ExecutorSection, parse_grid
-from r3bench.sweep.inline import InlineExecutor
 from r3bench.sweep.opening import open_study
-from r3bench.sweep.worker import run_job
 
 CLOSED = "[../third_party/gloo/gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:41055"
 HANG = 600  # seconds after which what never happens is given up
@@ -85,7 +85,7 @@ def siblings(pid):
 def test_a_killed_rank_ends_the_others_and_the_cell_goes_on(tmp_path, monkeypatch):
     """Real training of a cell on two processes."""
     pytest.importorskip("submitit", reason="submitit is not installed")
-    from r3bench.sweep.slurm import SlurmExecutor
+    from r3bench.sweep.executors.slurm import SlurmExecutor
 
     monkeypatch.chdir(tmp_path)
     values = {

@@ -11,8 +11,8 @@ import pytest
 from toy import run_toy
 
 from r3bench.files import read_json, read_jsonl
-from r3bench.sweep.ablate import ablate
-from r3bench.sweep.cluster import RayExecutor
+from r3bench.sweep.dispatch.ablate import ablate
+from r3bench.sweep.executors.ray import RayExecutor
 from r3bench.sweep.grid import ExecutorSection, parse_grid
 
 ray = pytest.importorskip("ray", reason="ray is not installed")
@@ -56,7 +56,7 @@ SCRIPT = """
 import json, sys
 from pathlib import Path
 from test_sweep_ray import run_slowly, ray_pool
-from r3bench.sweep.ablate import ablate
+from r3bench.sweep.dispatch.ablate import ablate
 from r3bench.sweep.grid import parse_grid
 with ray_pool(sys.argv[2], num_gpus=0, resources={"r3": 1}) as pool:
     grid = parse_grid(json.loads(sys.argv[1]), "toy.yaml")

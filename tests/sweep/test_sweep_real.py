@@ -18,10 +18,10 @@ from r3bench.config.load import parse_recipe
 from r3bench.files import read_json, read_jsonl, write_json
 from r3bench.records import RunPaths
 from r3bench.seals import sealed
+from r3bench.sweep.cell_run import run_cell
 from r3bench.sweep.grid import parse_grid
 from r3bench.sweep.opening import open_study
 from r3bench.sweep.progress import saved as safe
-from r3bench.sweep.worker import run_cell
 
 pytestmark = pytest.mark.slow
 VALUES = {
@@ -48,7 +48,7 @@ ROLES = ("worker", "fork server", "worker", "dispatcher")  # in turn; a grader w
 SCRIPT = """
 import json, sys
 from pathlib import Path
-from r3bench.sweep.ablate import ablate
+from r3bench.sweep.dispatch.ablate import ablate
 from r3bench.sweep.grid import parse_grid
 if __name__ == "__main__":
     report = ablate(parse_grid(json.loads(sys.argv[1]), "real.yaml"), Path("runs"))
@@ -103,7 +103,7 @@ def tree(root):
 def victims(root):
     """Role -> pids. A worker is a child of the fork server, a grader one of a worker's processes."""
     below = tree(root)
-    servers = [pid for pid, words in below.items() if "r3bench.sweep.forkserver" in words]
+    servers = [pid for pid, words in below.items() if "r3bench.sweep.executors.forkserver" in words]
     graders = [pid for pid, words in below.items() if "r3bench.grading.worker" in words]
     main = [pid for pid in servers if stat_parent(pid) == root]
     return {

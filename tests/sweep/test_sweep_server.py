@@ -11,7 +11,7 @@ import pytest
 import torch
 from preloaded import look
 
-from r3bench.sweep.local import ALLOCATOR, PRELOAD, ForkExecutor
+from r3bench.sweep.executors.local import ALLOCATOR, PRELOAD, ForkExecutor
 from r3bench.training.environment import environment
 from r3bench.training.warm import warm
 
@@ -62,7 +62,7 @@ def test_warming_up_leaves_randomness_threads_and_settings_alone():
 
 FORKED = """
 import importlib, json, os, sys
-from r3bench.sweep.local import PRELOAD
+from r3bench.sweep.executors.local import PRELOAD
 for entry in PRELOAD[:-1]:
     importlib.import_module(entry)
 before = len(os.listdir("/proc/self/task"))

@@ -10,11 +10,11 @@ from toy import TOY, run_toy
 from r3bench.commands.study import end
 from r3bench.errors import Interrupted, StateError
 from r3bench.files import read_jsonl, write_json
-from r3bench.sweep.ablate import ablate
 from r3bench.sweep.attempts import Failure, WorkerFailed
+from r3bench.sweep.cell_run import run_job
+from r3bench.sweep.dispatch.ablate import ablate
+from r3bench.sweep.executors.inline import InlineExecutor
 from r3bench.sweep.grid import parse_grid
-from r3bench.sweep.inline import InlineExecutor
-from r3bench.sweep.worker import run_job
 
 SIGNALS = [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
 

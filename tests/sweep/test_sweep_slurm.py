@@ -19,11 +19,11 @@ pytest.importorskip("submitit", reason="submitit is not installed")
 
 from r3bench.files import read_json, read_jsonl
 from r3bench.records import RunPaths
-from r3bench.sweep.ablate import ablate
+from r3bench.sweep.cell_run import run_cell
+from r3bench.sweep.dispatch.ablate import ablate
+from r3bench.sweep.executors.slurm import SlurmExecutor
 from r3bench.sweep.grid import ExecutorSection, parse_grid
 from r3bench.sweep.opening import open_study
-from r3bench.sweep.slurm import SlurmExecutor
-from r3bench.sweep.worker import run_cell
 
 
 def test_a_study_of_jobs_with_a_bug_and_a_death(home, grid_values, monkeypatch):
@@ -122,7 +122,7 @@ SCRIPT = """
 import json, sys
 from pathlib import Path
 from test_sweep_slurm import run_slowly, slurm_pool
-from r3bench.sweep.ablate import ablate
+from r3bench.sweep.dispatch.ablate import ablate
 from r3bench.sweep.grid import parse_grid
 with slurm_pool() as pool:
     grid = parse_grid(json.loads(sys.argv[1]), "toy.yaml")

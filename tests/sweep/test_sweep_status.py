@@ -18,10 +18,10 @@ from r3bench.errors import StateError
 from r3bench.files import append_jsonl, read_json, write_json
 from r3bench.lock import exclusive
 from r3bench.seals import sealed
-from r3bench.sweep.ablate import ablate
 from r3bench.sweep.attempts import Failure, attempt, give_up, note, note_failure
+from r3bench.sweep.dispatch.ablate import ablate
+from r3bench.sweep.executors.inline import InlineExecutor
 from r3bench.sweep.grid import parse_grid
-from r3bench.sweep.inline import InlineExecutor
 from r3bench.sweep.opening import open_study
 from r3bench.sweep.status import status, status_data, studies
 from r3bench.sweep.status_text import status_lines, watch

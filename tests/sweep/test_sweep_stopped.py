@@ -14,10 +14,10 @@ pytest.importorskip("submitit", reason="submitit is not installed")
 
 from r3bench.errors import Interrupted
 from r3bench.files import append_jsonl, read_jsonl
-from r3bench.sweep.ablate import ablate
+from r3bench.sweep.cell_run import Steps, run_job
+from r3bench.sweep.dispatch.ablate import ablate
+from r3bench.sweep.executors.slurm import SlurmExecutor, warning_before
 from r3bench.sweep.grid import ExecutorSection, parse_grid
-from r3bench.sweep.slurm import SlurmExecutor, warning_before
-from r3bench.sweep.worker import Steps, run_job
 
 PATIENCE = 600  # seconds until a test that waits in vain fails
 

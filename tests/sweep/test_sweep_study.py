@@ -8,17 +8,17 @@ from pathlib import Path
 import pytest
 from toy import TOY, run_toy, toy_evaluate
 
-from r3bench.analysis.study import load_study
+from r3bench.analysis.reading.study import load_study
 from r3bench.config.load import load_recipe
 from r3bench.errors import ConfigError
 from r3bench.files import read_jsonl
 from r3bench.records import RunPaths
-from r3bench.sweep.ablate import ablate
+from r3bench.sweep.cell_run import finished, run_cell
+from r3bench.sweep.dispatch.ablate import ablate
+from r3bench.sweep.executors.inline import InlineExecutor
 from r3bench.sweep.grid import parse_grid
-from r3bench.sweep.inline import InlineExecutor
 from r3bench.sweep.opening import open_study
-from r3bench.sweep.plan import plan
-from r3bench.sweep.worker import finished, run_cell
+from r3bench.sweep.planning.plan import plan
 
 
 def test_a_factors_first_level_is_the_reference_of_the_tables(home, grid_values):

@@ -20,10 +20,10 @@ from r3bench.evaluation.tied import corrupt_shards, note_rewrite
 from r3bench.files import append_jsonl, read_json, read_jsonl, write_json
 from r3bench.records import RunPaths, read_record, read_train, write_record
 from r3bench.seals import sealed
-from r3bench.sweep.ablate import ablate
+from r3bench.sweep.cell_run import finished, run_cell
+from r3bench.sweep.dispatch.ablate import ablate
+from r3bench.sweep.executors.inline import InlineExecutor
 from r3bench.sweep.grid import parse_grid
-from r3bench.sweep.inline import InlineExecutor
-from r3bench.sweep.worker import finished, run_cell
 
 
 @pytest.fixture

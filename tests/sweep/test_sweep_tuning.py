@@ -9,12 +9,12 @@ from r3bench.errors import ConfigError
 from r3bench.evaluation.settings import KEY, settings
 from r3bench.files import read_json, read_jsonl
 from r3bench.records import TrainRecord
-from r3bench.sweep.ablate import ablate
+from r3bench.sweep.cell_run import Steps
+from r3bench.sweep.dispatch.ablate import ablate
+from r3bench.sweep.executors.inline import InlineExecutor
 from r3bench.sweep.grid import load_grid, parse_grid
-from r3bench.sweep.inline import InlineExecutor
 from r3bench.sweep.opening import open_study
 from r3bench.sweep.tuning import run_search
-from r3bench.sweep.worker import Steps
 
 BEST = 3e-4
 

@@ -8,10 +8,10 @@ from toy import TOY, run_toy
 from r3bench.config.load import load_recipe
 from r3bench.errors import StateError
 from r3bench.files import read_json
-from r3bench.sweep.ablate import ablate
+from r3bench.sweep.cell_run import run_cell
+from r3bench.sweep.dispatch.ablate import ablate
+from r3bench.sweep.executors.inline import InlineExecutor
 from r3bench.sweep.grid import parse_grid
-from r3bench.sweep.inline import InlineExecutor
-from r3bench.sweep.worker import run_cell
 
 
 def test_one_more_task_after_the_weights_are_gone(home, grid_values):

@@ -15,7 +15,7 @@ from r3bench.errors import Diverged
 from r3bench.evaluation.settings import KEY, settings
 from r3bench.files import append_jsonl, replacing
 from r3bench.records import TrainRecord
-from r3bench.sweep.worker import Steps, run_job
+from r3bench.sweep.cell_run import Steps, run_job
 
 QUESTIONS = 6
 
@@ -92,7 +92,7 @@ def toy_evaluate(model, section, out, *, default_max_tokens, quiet=False):
 def honest_evaluate(model, section, out, *, default_max_tokens, quiet=False):
     """Answers, verdicts, seeds, settings and scores as an evaluation leaves them; one shard per repeat."""
     from r3bench.evaluation import shards
-    from r3bench.evaluation.sampling import draw_seed
+    from r3bench.evaluation.backends.sampling import draw_seed
     from r3bench.evaluation.summary import summarise
     from r3bench.evaluation.tied import trained_weights
     from r3bench.grading import Grader

@@ -10,7 +10,7 @@ from trainer_tools import arguments, by_length, questions
 from trl import GRPOConfig, GRPOTrainer
 
 from r3bench.errors import ConfigError
-from r3bench.training import trl_adapter
+from r3bench.training.step import trl_adapter
 
 
 @pytest.mark.parametrize("name", trl_adapter.CONTRACT)

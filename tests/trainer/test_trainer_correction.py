@@ -15,8 +15,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from trl.trainer import grpo_trainer
 
 from r3bench import R3Trainer
-from r3bench.training import trl_adapter
-from r3bench.training.correction import length_bin, row_weights
+from r3bench.training.step import trl_adapter
+from r3bench.training.step.correction import length_bin, row_weights
 
 CAP = 3.0  # TRL's default upper bound of a ratio
 MODES = ("token_truncate", "token_mask", "sequence_truncate", "sequence_mask")
@@ -123,7 +123,7 @@ def test_weights_that_reach_the_loss_are_the_references(tiny_model, tmp_path, mo
 
 @pytest.mark.parametrize("mode", ["token_truncate", "sequence_mask"])
 def test_the_log_and_the_totals_are_of_the_sampled_rows(tiny_model, tmp_path, monkeypatch, mode):
-    monkeypatch.setattr("r3bench.training.correction.EDGES", (4, 6))
+    monkeypatch.setattr("r3bench.training.step.correction.EDGES", (4, 6))
     trainer = run(tiny_model, tmp_path, monkeypatch, mode, {"rows": 1})
     weights = {}
     for answer, gap in trainer.vllm_generation.gaps.items():

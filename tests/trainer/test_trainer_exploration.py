@@ -5,7 +5,7 @@ import pytest
 from trainer_tools import Recorder, arguments, questions
 
 from r3bench import R3Trainer
-from r3bench.training.exploration import Exploration, Sampled
+from r3bench.training.step.exploration import Exploration, Sampled
 
 EVERY = {"newly_solved", "solved", "solved_per_million", "pass", "dead", "distinct"}
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from r3bench.training.component import Component, Mixture
+from r3bench.component import Component, Mixture
 
 @dataclass(frozen=True)
 class Settings:

@@ -11,13 +11,13 @@ from transformers import AutoModelForCausalLM
 from trl import GRPOTrainer
 
 from r3bench import R3Trainer
+from r3bench.component import PlannedGroup
 from r3bench.errors import ConfigError, Diverged
-from r3bench.training.component import PlannedGroup
-from r3bench.training.rollout import Layout, open_rollout, place
+from r3bench.training.step.rollout import Layout, open_rollout, place
 
 HEADER = """
 from dataclasses import dataclass
-from r3bench.training.component import Component, Mixture, PlannedGroup
+from r3bench.component import Component, Mixture, PlannedGroup
 
 @dataclass(frozen=True)
 class Settings:

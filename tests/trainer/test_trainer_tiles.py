@@ -6,7 +6,7 @@ from transformers import AutoModelForCausalLM
 from trl.trainer import utils as trl_utils
 from trl.trainer.utils import add_fused_lm_head
 
-from r3bench.training import trl_adapter
+from r3bench.training.step import trl_adapter
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from trainer_tools import arguments, by_length, questions, spy_on
 
 from r3bench import R3Trainer
 from r3bench.errors import ConfigError
-from r3bench.training.history import HistoryBounds, TrajectoryHistory
+from r3bench.training.step.history import HistoryBounds, TrajectoryHistory
 
 HISTORIC = -1
 
@@ -130,7 +130,7 @@ def test_tool_text_counts_nowhere_in_history(qwen, tmp_path):
 
 COMPONENT = """
 from dataclasses import dataclass
-from r3bench.training.component import Component, PlannedGroup
+from r3bench.component import Component, PlannedGroup
 
 @dataclass(frozen=True)
 class Settings:

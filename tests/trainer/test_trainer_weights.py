@@ -16,14 +16,14 @@ import yaml
 from safetensors.torch import load_file, save_file
 from typer.testing import CliRunner
 
-from r3bench.analysis.tables import render_tables
+from r3bench.analysis.output.tables import render_tables
 from r3bench.cli import app
 from r3bench.config.load import parse_recipe
 from r3bench.config.precision import movable_share, precision
 from r3bench.records import RunPaths
-from r3bench.training import weights
-from r3bench.training.models import load_model, model_folder
-from r3bench.training.optimizer import compensated_adamw
+from r3bench.training.models import weights
+from r3bench.training.models.load import load_model, model_folder
+from r3bench.training.models.optimizer import compensated_adamw
 from r3bench.training.run import train
 
 HERE = Path(__file__).parent

@@ -8,9 +8,9 @@ from toy import run_honest
 from typer.testing import CliRunner
 
 from r3bench.cli import app
-from r3bench.sweep.ablate import ablate
+from r3bench.sweep.dispatch.ablate import ablate
+from r3bench.sweep.executors.inline import InlineExecutor
 from r3bench.sweep.grid import parse_grid
-from r3bench.sweep.inline import InlineExecutor
 
 VALUES = {
     "name": "honest",

@@ -20,8 +20,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from r3bench.analysis import load_study, render_tables
-from r3bench.analysis.curves import cell_curves
-from r3bench.analysis.provenance import trace_text
+from r3bench.analysis.output.provenance import trace_text
+from r3bench.analysis.statistics.curves import cell_curves
 from r3bench.errors import R3BenchError
 from r3bench.evaluation.regrade import agreement
 from r3bench.evaluation.tied import check_answers, check_weights
@@ -206,9 +206,9 @@ def fuzz_index(study: Path, rng: random.Random, flips: int) -> Counts:
     from toy import run_honest
 
     from r3bench.records import read_study
-    from r3bench.sweep.ablate import ablate
+    from r3bench.sweep.dispatch.ablate import ablate
+    from r3bench.sweep.executors.inline import InlineExecutor
     from r3bench.sweep.grid import parse_grid
-    from r3bench.sweep.inline import InlineExecutor
 
     counts = Counts()
     grid = parse_grid(read_study(study / "study.json")["grid"], "study.json")

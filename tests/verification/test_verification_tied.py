@@ -10,8 +10,8 @@ import pytest
 from spoil import faults, rescore, reseal, rows_of, run_of
 from typer.testing import Result
 
-from r3bench.analysis.heldout import held_out
-from r3bench.analysis.study import load_study
+from r3bench.analysis.comparing.heldout import held_out
+from r3bench.analysis.reading.study import load_study
 from r3bench.errors import StateError
 from r3bench.evaluation import shards
 from r3bench.evaluation.tied import check_weights

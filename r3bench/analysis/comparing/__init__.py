@@ -1,0 +1,1 @@
+"""Two studies, or two moments of one, held against each other."""

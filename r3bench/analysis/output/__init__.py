@@ -1,0 +1,1 @@
+"""Tables, and what an analysis of a file or study prints."""

@@ -1,0 +1,1 @@
+"""From files to results: study folders, and tables from elsewhere."""

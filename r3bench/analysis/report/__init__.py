@@ -1,0 +1,1 @@
+"""The one HTML page about a study."""

@@ -1,0 +1,1 @@
+"""What samples: transformers, vLLM, a server, each behind `sampling`."""

@@ -1,0 +1,1 @@
+"""An answer's text into the one spelling that rules compare."""

@@ -1,0 +1,1 @@
+"""Running a grid: the dispatcher, and the index that mirrors it."""

@@ -1,0 +1,1 @@
+"""Where cells run: this machine, SLURM, Ray; processes, signals, ranks."""

@@ -1,0 +1,1 @@
+"""What a grid costs and can see, before anything is spent."""

@@ -1,0 +1,1 @@
+"""Everything a recipe needs, tried before anything is spent."""

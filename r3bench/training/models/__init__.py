@@ -1,0 +1,1 @@
+"""The policy: built-in models, folders, their cache, optimiser and weights."""

@@ -1,0 +1,1 @@
+"""One generation batch from sampling to the loss."""

@@ -1,0 +1,1 @@
+"""What authors of components share, on NumPy arrays."""
