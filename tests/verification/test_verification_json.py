@@ -27,6 +27,8 @@ COMMANDS = {
     "export": ["export", "honest", "honest.tar.gz"],
     "plan": ["plan", "quickstart"],
     "plan-recipe": ["plan", "r3_1.5b"],
+    "plot": ["plot", "honest", "accuracy", "--out", "plots", "--format", "svg"],
+    "plot-kinds": ["plot", "honest", "--list"],
     "prompts": ["prompts"],
     "report": ["report", "honest", "--no-figures"],
     "status": ["status", "honest"],
